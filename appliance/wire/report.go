@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/novox/mesh/appliance"
+)
+
+// Report is what a node did about a declaration (About, Outcomes, Health), facts it states, or both. A report with neither is refused.
+// Its sequence is in the envelope and rises for as long as the node lives.
+type Report struct {
+	Version  int       `json:"version"`
+	About    *About    `json:"about,omitempty"`
+	Outcomes []Outcome `json:"outcomes,omitempty"`
+	Health   []Health  `json:"health,omitempty"`
+	Kept     []Kept    `json:"kept,omitempty"`
+	Facts    *Facts    `json:"facts,omitempty"`
+	Warnings []Warning `json:"warnings,omitempty"`
+}
+
+// About names the declaration a report is about.
+type About struct {
+	Number appliance.Number `json:"number"`
+	Digest appliance.Digest `json:"digest"`
+}
+
+// Status is what became of one resource.
+type Status string
+
+const (
+	Unchanged  Status = "unchanged"
+	Applied    Status = "applied"
+	Removed    Status = "removed"
+	StatusKept Status = "kept"    // left the declaration, its data stays
+	Refused    Status = "refused" // the node will not do it
+	Failed     Status = "failed"
+)
+
+// Outcome is the account of one resource.
+type Outcome struct {
+	ID       string                 `json:"id"`
+	Instance appliance.InstanceName `json:"instance"`
+	Kind     ResourceKind           `json:"kind"`
+	Status   Status                 `json:"status"`
+	Step     string                 `json:"step,omitempty"` // what was being done: observe, do, undo, ready, depends on …
+	Error    string                 `json:"error,omitempty"`
+	Log      []string               `json:"log,omitempty"` // the last ten lines
+}
+
+// HealthState is how an instance is.
+type HealthState string
+
+const (
+	Starting  HealthState = "starting"
+	Healthy   HealthState = "healthy"
+	Unhealthy HealthState = "unhealthy"
+	Looping   HealthState = "crash-looping"
+	Stopped   HealthState = "stopped"
+)
+
+// Health is the state of one instance since a time.
+type Health struct {
+	Instance appliance.InstanceName `json:"instance"`
+	State    HealthState            `json:"state"`
+	Since    time.Time              `json:"since"`
+	Why      string                 `json:"why,omitempty"`
+	Log      []string               `json:"log,omitempty"`
+}
+
+// Kept is data that no declaration names any more.
+type Kept struct {
+	Instance appliance.InstanceName `json:"instance"`
+	Path     string                 `json:"path"`
+}
+
+// Facts are what a machine states of itself; a set that is present replaces the recorded one whole.
+type Facts struct {
+	Carried *[]CarriedPort `json:"carried,omitempty"`
+}
+
+// CarriedPort is a port that a carried resource binds.
+type CarriedPort struct {
+	Port     uint16 `json:"port"`
+	Protocol string `json:"protocol"` // tcp, udp
+	Part     string `json:"part"`     // broker, downloads, overlay
+}
+
+// Warning is a standing condition.
+type Warning struct {
+	Code     string `json:"code"`
+	Severity string `json:"severity"` // info, warning, error
+	Text     string `json:"text"`
+	Remedy   string `json:"remedy,omitempty"`
+}
+
+// Alive is the heartbeat. Frozen as part of version 0; fields are only ever added.
+type Alive struct {
+	Number       appliance.Number `json:"number"`     // applied
+	Digest       appliance.Digest `json:"digest"`     // of the declaration applied; empty before the first
+	Membership   appliance.Number `json:"membership"` // applied
+	Run          string           `json:"run"`        // random, one per start of the agent
+	Machine      string           `json:"machine"`    // hash of the machine id
+	Capabilities Capabilities     `json:"capabilities"`
+}
+
+// Capabilities is what a node says it understands (UPG-3). An absent field is read as the cautious answer.
+type Capabilities struct {
+	Wire         int              `json:"wire"`
+	Binary       string           `json:"binary"` // version text
+	Digest       appliance.Digest `json:"digest"` // of the binary
+	OS           string           `json:"os"`
+	Architecture string           `json:"architecture"`
+	Distribution string           `json:"distribution"`      // ID of os-release
+	Init         string           `json:"init"`              // systemd, openrc, none
+	Runtime      string           `json:"runtime,omitempty"` // docker, podman
+	Kinds        []ResourceKind   `json:"kinds"`
+}

@@ -1,0 +1,18 @@
+// Package wire is the contract between controller and agents, and between controller and operators: subjects, envelope, declaration,
+// membership, report, alive, enrolment and requests, as bytes. It decides nothing and talks to nobody. Domain packages have types of
+// their own where the two would pull in different directions.
+package wire
+
+// Version is the integer a node states and the controller composes for.
+//
+// History:
+//
+//	0 (2026-12-01) frozen for ever: the envelope, the alive, and a declaration that replaces the agent by digest (Replace).
+//	1 (2026-12-01) resources: package, user, directory, file, process, overlay; reports with outcomes, health, facts; membership.
+const Version = 1
+
+// Oldest is the oldest version for which full declarations are composed; below it a node gets version 0 (UPG-3).
+const Oldest = 1
+
+// MaxEnvelope bounds an envelope with its body, in bytes: what one bus message holds.
+const MaxEnvelope = 1 << 20
