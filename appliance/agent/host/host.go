@@ -1,0 +1,92 @@
+// Package host says what an agent needs from a machine: an effector for each resource kind, the overlay, and what the machine is.
+// The real machine is in linux, a fake one that prints itself in hosttest. What to do, and in which order, is decided elsewhere.
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// Observation is what an effector found where a resource should be.
+type Observation struct {
+	Present bool   // something is there
+	Matches bool   // and it is exactly what the resource says
+	Differs string // what is not, for a person: "mode 0644, want 0640"; never a file's content
+}
+
+// Effector makes one kind of resource true. Every method may be called again with the same resource and then does nothing.
+type Effector interface {
+	// Observe looks and changes nothing.
+	Observe(ctx context.Context, r wire.Resource) (Observation, error)
+	// Do makes the resource true. It returns what Undo needs to put back what was there before; the engine keeps the record of
+	// the first touch and ignores later ones. A nil record means that there was nothing.
+	Do(ctx context.Context, r wire.Resource) (undo json.RawMessage, err error)
+	// Undo removes what Do made, or puts back what undo says was there. kept is true where data stays by rule (DEC-4, MOD-10).
+	Undo(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error)
+}
+
+// Running is one process as the machine knows it.
+type Running struct {
+	State    string    // running, stopped, backoff, missing
+	PID      int       // 0 where none
+	Since    time.Time // of the present process
+	Restarts int       // within the last ten minutes
+}
+
+// Processes is the effector of processes, and what else is done with them.
+type Processes interface {
+	Effector
+	Status(ctx context.Context, r wire.Resource) (Running, error)
+	// Act does what a changed file asks for: restart or reload.
+	Act(ctx context.Context, r wire.Resource, action string) error
+	// Log gives the last n lines the process wrote.
+	Log(ctx context.Context, r wire.Resource, n int) ([]string, error)
+}
+
+// OverlayState is everything the overlay device shall be; derived from the membership. The zero value means: take it down.
+type OverlayState struct {
+	Address netip.Prefix // own address with the range's length
+	Port    uint16       // 0: any
+	Relay   bool         // turn packets between peers back (the hub)
+	Peers   []OverlayPeer
+	Hosts   map[appliance.NodeName]netip.Addr // what <node>.internal resolves to
+}
+
+// OverlayPeer is one peer of the device.
+type OverlayPeer struct {
+	Key       string // public, base64
+	Allowed   []netip.Prefix
+	Endpoint  string // host:port, empty where not known
+	Keepalive time.Duration
+}
+
+// OverlayPeerState is what the device knows of a peer.
+type OverlayPeerState struct {
+	Key       string
+	Endpoint  string
+	Handshake time.Time // zero: none yet
+	Received  int64
+	Sent      int64
+}
+
+// Overlay is the WireGuard device together with the block in the hosts file.
+type Overlay interface {
+	Set(ctx context.Context, want OverlayState) error // whole state, idempotent
+	State(ctx context.Context) ([]OverlayPeerState, error)
+	Handshake()   // start one with every peer now
+	Close() error // let go of the device; interface, address and routes stay for the next agent
+}
+
+// Machine is everything together.
+type Machine struct {
+	Effectors    map[wire.ResourceKind]Effector // all kinds but process and overlay
+	Processes    Processes
+	Overlay      Overlay
+	Capabilities func() wire.Capabilities
+	MachineID    func() string // hash of the machine's id
+}
