@@ -1,0 +1,114 @@
+package natsd
+
+import (
+	"encoding/base64"
+	"slices"
+	"sync"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+)
+
+// user is one entry of the users file, its subjects sorted.
+type user struct {
+	account            string
+	publish, subscribe []string
+}
+
+func (u user) equal(v user) bool {
+	return u.account == v.account && slices.Equal(u.publish, v.publish) && slices.Equal(u.subscribe, v.subscribe)
+}
+
+// auth admits clients by the nkey that signed their nonce, and knows which
+// connection belongs to whom.
+type auth struct {
+	ns *server.Server
+
+	mu      sync.Mutex
+	users   map[string]user   // by nkey
+	clients map[uint64]string // connection to nkey; closed ones linger until pruned
+	prune   int               // size at which clients is pruned next
+}
+
+// serve names the server and the first users, before it listens.
+func (a *auth) serve(ns *server.Server, users map[string]user) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ns, a.users = ns, users
+}
+
+// Check is asked by the server at every CONNECT.
+func (a *auth) Check(c server.ClientAuthentication) bool {
+	o := c.GetOpts()
+	if c.Kind() != server.CLIENT || !signed(o.Nkey, o.Sig, c.GetNonce()) {
+		return false
+	}
+	// Held until the connection is noted: a change of users sees it either
+	// before it is admitted or among those to look at.
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u, ok := a.users[o.Nkey]
+	if !ok {
+		return false
+	}
+	acc, err := a.ns.LookupAccount(u.account)
+	if err != nil {
+		return false
+	}
+	c.RegisterUser(&server.User{Username: o.Nkey, Account: acc, Permissions: &server.Permissions{
+		Publish:   &server.SubjectPermission{Allow: u.publish},
+		Subscribe: &server.SubjectPermission{Allow: u.subscribe},
+	}})
+	a.note(c.GetID(), o.Nkey)
+	return true
+}
+
+// signed says whether the key's owner signed this connection's nonce.
+func signed(nkey, signature string, nonce []byte) bool {
+	if nkey == "" || signature == "" || len(nonce) == 0 {
+		return false
+	}
+	sig, err := base64.RawURLEncoding.DecodeString(signature)
+	if err != nil {
+		// Older clients pad with the standard alphabet.
+		if sig, err = base64.StdEncoding.DecodeString(signature); err != nil {
+			return false
+		}
+	}
+	pub, err := nkeys.FromPublicKey(nkey)
+	return err == nil && pub.Verify(nonce, sig) == nil
+}
+
+// note records a connection. The server does not say when one closes, so the
+// closed ones are dropped each time the map has doubled.
+func (a *auth) note(id uint64, nkey string) {
+	if len(a.clients) >= a.prune {
+		for id := range a.clients {
+			if a.ns.GetClient(id) == nil {
+				delete(a.clients, id)
+			}
+		}
+		a.prune = 2*len(a.clients) + 64
+	}
+	a.clients[id] = nkey
+}
+
+// swap makes users the ones who count and cuts exactly those connections whose
+// user is gone or has other rights.
+func (a *auth) swap(users map[string]user) {
+	var cut []uint64
+	a.mu.Lock()
+	for id, nkey := range a.clients {
+		now, ok := users[nkey]
+		if !ok || !now.equal(a.users[nkey]) {
+			cut = append(cut, id)
+			delete(a.clients, id)
+		}
+	}
+	a.users = users
+	a.mu.Unlock()
+	for _, id := range cut {
+		// An error says that it has gone by itself.
+		_ = a.ns.DisconnectClientByID(id)
+	}
+}

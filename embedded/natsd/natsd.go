@@ -1,0 +1,214 @@
+// Package natsd runs nats-server inside this process: one TLS listener and an
+// in-process pipe, two accounts, nkeys only, every acknowledged write on disk.
+// Begin with Start; rights change through SetUsers and nothing else.
+//
+// What does not belong here: who may do what (the users file is composed
+// elsewhere), streams, consumers and messages, and anything that connects as a
+// client. Options are never reloaded: with authentication of our own a reload
+// would disconnect everybody.
+package natsd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// The two accounts. Nothing is imported or exported between them (BUS-2).
+const (
+	Control = "CONTROL"
+	Modules = "MODULES"
+)
+
+const (
+	maxConnections = 16 << 10
+	maxConsumers   = 20_000 // per stream: one for each of 5000 nodes, with room
+	maxMemoryStore = 64 << 20
+	tlsTimeout     = 10 // seconds; a whole mesh may reconnect at once
+	authTimeout    = 15 // seconds; has to outlast the handshake
+	readyWithin    = 30 * time.Second
+)
+
+// Config is what a broker needs to start.
+type Config struct {
+	Name     string // required: server name shown to clients
+	Host     string // required with a listener: address to bind
+	Port     int    // 0: no listener, in-process connections only; -1: any free port
+	StoreDir string // required: folder of the streams, made with mode 0700
+	Users    string // required: path of the last accepted users file; absent: nobody is admitted until SetUsers
+
+	// Certificate is required with a listener. It is asked at every handshake,
+	// so that a renewed certificate needs no reload.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
+	MaxStore   int64        // bytes of all streams together; 0: 8 GiB
+	MaxPayload int64        // bytes of one message; 0: 1 MiB
+	Logger     *slog.Logger // nil: discard
+}
+
+// Server is a running broker.
+type Server struct {
+	ns    *server.Server
+	auth  *auth
+	log   *logger
+	files files
+
+	set   sync.Mutex // one change of users at a time
+	close sync.Once
+}
+
+// Start runs the broker and returns once clients can connect.
+func Start(cfg Config) (*Server, error) {
+	opts, err := options(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{log: newLogger(cfg.Logger), files: files{path: cfg.Users}}
+	s.auth = &auth{clients: map[uint64]string{}}
+	opts.CustomClientAuthentication = s.auth
+
+	users, err := s.files.load()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		s.log.log.Warn("no users file yet: nobody is admitted", "path", cfg.Users)
+	case err != nil:
+		// A damaged file must not keep the hub down, and admits nobody: the
+		// records can compose it again, Restore can bring the previous one.
+		s.log.fail(fmt.Errorf("users file %s admits nobody: %w", cfg.Users, err))
+	}
+
+	s.ns, err = server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("configure broker %q: %w", cfg.Name, err)
+	}
+	s.ns.SetLoggerV2(s.log, false, false, false)
+	s.auth.serve(s.ns, users)
+	s.ns.Start()
+	if err := s.started(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("start broker %q: %w", cfg.Name, err)
+	}
+	return s, nil
+}
+
+// options are the server's, complete: nothing is left to a default that
+// listens, forgets or is unbounded.
+func options(cfg Config) (*server.Options, error) {
+	if cfg.Name == "" || cfg.StoreDir == "" || cfg.Users == "" {
+		return nil, errors.New("start broker: Name, StoreDir and Users are required")
+	}
+	if cfg.Port != 0 && (cfg.Host == "" || cfg.Certificate == nil) {
+		return nil, fmt.Errorf("start broker %q: a listener needs Host and Certificate; use port 0 for none", cfg.Name)
+	}
+	if err := os.MkdirAll(cfg.StoreDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make broker store: %w", err)
+	}
+	opts := &server.Options{}
+	// Account limits can only be said in the server's configuration language.
+	if err := opts.ProcessConfigString(fmt.Sprintf(
+		"accounts { %s { jetstream: enabled }, %s { jetstream: enabled } }", Control, Modules)); err != nil {
+		return nil, fmt.Errorf("configure broker accounts: %w", err)
+	}
+	opts.ServerName = cfg.Name
+	opts.NoSigs = true
+	opts.MaxConn = maxConnections
+	opts.MaxPayload = int32(or(cfg.MaxPayload, 1<<20))
+	opts.AlwaysEnableNonce = true
+	opts.AuthTimeout = authTimeout
+
+	opts.JetStream = true
+	opts.DisableJetStreamBanner = true
+	opts.StoreDir = cfg.StoreDir
+	opts.SyncAlways = true
+	opts.JetStreamMaxMemory = maxMemoryStore
+	opts.JetStreamMaxStore = or(cfg.MaxStore, 8<<30)
+	opts.JetStreamLimits.DefaultMaxConsumers = maxConsumers
+
+	if cfg.Port == 0 {
+		opts.DontListen = true
+		return opts, nil
+	}
+	opts.Host, opts.Port = cfg.Host, cfg.Port
+	opts.TLS = true
+	opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: cfg.Certificate}
+	opts.TLSTimeout = tlsTimeout
+	return opts, nil
+}
+
+func or(value, zero int64) int64 {
+	if value == 0 {
+		return zero
+	}
+	return value
+}
+
+// started looks at the running server, not at what was asked of it.
+func (s *Server) started() error {
+	if err := s.log.fatal(); err != nil {
+		return err
+	}
+	if !s.ns.ReadyForConnections(readyWithin) {
+		if err := s.log.fatal(); err != nil {
+			return err
+		}
+		return fmt.Errorf("not ready within %s", readyWithin)
+	}
+	js := s.ns.JetStreamConfig()
+	if js == nil {
+		return errors.New("streams are off (GEN-9): look for the store's error in the log")
+	}
+	if !js.SyncAlways {
+		return errors.New("acknowledged writes would not be on disk (GEN-9): the broker runs without SyncAlways")
+	}
+	for _, name := range []string{Control, Modules} {
+		acc, err := s.ns.LookupAccount(name)
+		if err != nil {
+			return fmt.Errorf("account %s: %w", name, err)
+		}
+		if !acc.JetStreamEnabled() {
+			return fmt.Errorf("account %s has no streams", name)
+		}
+	}
+	return nil
+}
+
+// Ready says whether clients can connect now, and else why not.
+func (s *Server) Ready(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.log.fatal(); err != nil {
+		return err
+	}
+	if !s.ns.Running() {
+		return errors.New("broker is stopped")
+	}
+	return nil
+}
+
+// Err is the last error that stands, nil while all is well.
+func (s *Server) Err() error { return s.log.last() }
+
+// Addr is the listener's address, nil without one.
+func (s *Server) Addr() net.Addr { return s.ns.Addr() }
+
+// InProcess gives connections over a pipe. They authenticate like all others,
+// only TLS is spared them.
+func (s *Server) InProcess() interface{ InProcessConn() (net.Conn, error) } { return s.ns }
+
+// Close disconnects everybody, closes the streams and waits for it. Further
+// calls do nothing.
+func (s *Server) Close() {
+	s.close.Do(func() {
+		s.ns.Shutdown()
+		s.ns.WaitForShutdown()
+	})
+}
