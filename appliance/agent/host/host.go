@@ -23,10 +23,12 @@ type Observation struct {
 type Effector interface {
 	// Observe looks and changes nothing.
 	Observe(ctx context.Context, r wire.Resource) (Observation, error)
-	// Do makes the resource true. It returns what Undo needs to put back what was there before; the engine keeps the record of
-	// the first touch and ignores later ones. A nil record means that there was nothing.
-	Do(ctx context.Context, r wire.Resource) (undo json.RawMessage, err error)
-	// Undo removes what Do made, or puts back what undo says was there. kept is true where data stays by rule (DEC-4, MOD-10).
+	// Before says what Undo will need to put back what is there now. It is called once, and its answer is on disk before the
+	// first Do, so that a kill in between cannot make our own work look like the machine's. Nil: there is nothing to put back.
+	Before(ctx context.Context, r wire.Resource) (undo json.RawMessage, err error)
+	// Do makes the resource true.
+	Do(ctx context.Context, r wire.Resource) error
+	// Undo removes what Do made, or puts back what Before saw. kept is true where data stays by rule (DEC-4, MOD-10).
 	Undo(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error)
 }
 

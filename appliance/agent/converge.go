@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// Record is what the agent remembers of one resource it made, in the order of making.
+type Record struct {
+	Resource wire.Resource   `json:"resource"`
+	Undo     json.RawMessage `json:"undo,omitempty"` // from the first touch, never replaced
+	Carried  bool            `json:"carried,omitempty"`
+	Declared bool            `json:"declared,omitempty"`
+	Kept     bool            `json:"kept,omitempty"` // left its declaration; data that stays by rule
+}
+
+// removals gives the records that a declaration of desired no longer names, last made first. What is carried or already kept stays.
+func removals(records []Record, desired []wire.Resource) []Record {
+	named := make(map[string]bool, len(desired))
+	for _, r := range desired {
+		named[r.ID] = true
+	}
+	var out []Record
+	for _, r := range slices.Backward(records) {
+		if !named[r.Resource.ID] && !r.Carried && !r.Kept {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// userInUse says whether something beside the user resource itself still needs the user: a resource that stays, or kept data.
+func userInUse(user wire.Resource, records []Record, desired []wire.Resource) bool {
+	var spec wire.UserSpec
+	if json.Unmarshal(user.Spec, &spec) != nil {
+		return false
+	}
+	for _, r := range desired {
+		if r.ID != user.ID && usesUser(r, spec.Name) {
+			return true
+		}
+	}
+	for _, r := range records {
+		if r.Resource.ID != user.ID && (r.Kept || r.Carried) && usesUser(r.Resource, spec.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+func usesUser(r wire.Resource, name string) bool {
+	var spec struct{ Name, Owner, Group, User string }
+	if json.Unmarshal(r.Spec, &spec) != nil {
+		return false
+	}
+	if r.Kind == wire.User {
+		return spec.Name == name
+	}
+	return spec.Owner == name || spec.Group == name || spec.User == name
+}
+
+// blocked gives the first dependency of r that did not come about, empty when none.
+func blocked(r wire.Resource, done map[string]wire.Status) string {
+	for _, id := range r.After {
+		switch done[id] {
+		case wire.Unchanged, wire.Applied:
+		default:
+			return id
+		}
+	}
+	return ""
+}
+
+// actions gives what processes have to do because a resource they watch changed: process id -> restart or reload.
+// A process that was itself started in this pass needs nothing.
+func actions(desired []wire.Resource, done map[string]wire.Status) map[string]string {
+	out := map[string]string{}
+	for _, r := range desired {
+		if r.Kind != wire.Process || done[r.ID] != wire.Unchanged {
+			continue
+		}
+		var spec wire.ProcessSpec
+		if json.Unmarshal(r.Spec, &spec) != nil {
+			continue
+		}
+		for id, action := range spec.OnChange {
+			if done[id] == wire.Applied && action != "none" && out[r.ID] != "restart" {
+				out[r.ID] = action
+			}
+		}
+	}
+	return out
+}
+
+// keptData lists the data that no declaration names any more.
+func keptData(records []Record) []wire.Kept {
+	var out []wire.Kept
+	for _, r := range records {
+		var spec wire.DirectorySpec
+		if r.Kept && r.Resource.Kind == wire.Directory && json.Unmarshal(r.Resource.Spec, &spec) == nil {
+			out = append(out, wire.Kept{Instance: r.Resource.Instance, Path: spec.Path})
+		}
+	}
+	return out
+}
+
+// instances lists the instances of desired, in order of first appearance.
+func instances(desired []wire.Resource) []appliance.InstanceName {
+	var out []appliance.InstanceName
+	for _, r := range desired {
+		if !slices.Contains(out, r.Instance) {
+			out = append(out, r.Instance)
+		}
+	}
+	return out
+}

@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// logLines is how many of a process's last lines go into a failed outcome.
+const logLines = 10
+
+// Engine makes resources true on one machine and keeps the record of what it did. It serves declarations and genesis alike.
+type Engine struct {
+	machine host.Machine
+	state   *state
+	overlay func() (host.OverlayState, error) // what the overlay shall be while it is declared
+	told    func(wire.Outcome)                // progress; may be nil
+}
+
+// Raise applies resources as carried: raised from the binary, before any declaration. It returns the first failure as an error.
+func Raise(ctx context.Context, machine host.Machine, dir string, resources []wire.Resource, told func(wire.Outcome)) error {
+	s, err := openState(dir)
+	if err != nil {
+		return err
+	}
+	e := &Engine{machine: machine, state: s, told: told}
+	outcomes, err := e.apply(ctx, resources, true)
+	if err != nil {
+		return err
+	}
+	for _, o := range outcomes {
+		if o.Status == wire.Failed || o.Status == wire.Refused {
+			return appliance.Errorf(appliance.Unavailable, "raise %s: %s: %s", o.ID, o.Step, o.Error)
+		}
+	}
+	return nil
+}
+
+// apply makes desired true, in order, after removing what left. Each change is on disk before the next begins, so that a kill
+// leaves nothing unknown. The error is about the record only; what became of resources is in the outcomes.
+func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried bool) ([]wire.Outcome, error) {
+	var outcomes []wire.Outcome
+	done := map[string]wire.Status{}
+	note := func(o wire.Outcome) {
+		outcomes = append(outcomes, o)
+		done[o.ID] = o.Status
+		if e.told != nil {
+			e.told(o)
+		}
+	}
+	if !carried {
+		if err := e.remove(ctx, desired, note); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range desired {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if id := blocked(r, done); id != "" {
+			note(wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Failed, Step: "wait", Error: "depends on " + id + ", which did not come about"})
+			continue
+		}
+		o, err := e.make(ctx, r, carried)
+		if err != nil {
+			return nil, err
+		}
+		note(o)
+	}
+	for id, action := range actions(desired, done) {
+		e.act(ctx, desired, id, action, outcomes)
+	}
+	return outcomes, nil
+}
+
+// make brings one resource about. The record is written before Do, without it a killed agent would not know what it had begun.
+func (e *Engine) make(ctx context.Context, r wire.Resource, carried bool) (wire.Outcome, error) {
+	o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Unchanged}
+	fail := func(step string, err error) wire.Outcome {
+		o.Status, o.Step, o.Error = wire.Failed, step, err.Error()
+		if r.Kind == wire.Process {
+			o.Log, _ = e.machine.Processes.Log(ctx, r, logLines)
+		}
+		return o
+	}
+	effector, err := e.effector(r.Kind)
+	if err != nil {
+		o.Status, o.Step, o.Error = wire.Refused, "choose", err.Error()
+		return o, nil
+	}
+	seen, err := effector.Observe(ctx, r)
+	if err != nil {
+		return fail("observe", err), nil
+	}
+	have := e.state.record(r.ID)
+	if seen.Matches && have != nil && !have.Kept && (have.Declared || carried) && (have.Carried || !carried) && sameResource(have.Resource, r) {
+		return o, nil
+	}
+	var undo json.RawMessage
+	if have == nil {
+		if undo, err = effector.Before(ctx, r); err != nil {
+			return fail("look before", err), nil
+		}
+	}
+	if err := e.begin(r, undo, carried); err != nil {
+		return o, err
+	}
+	if err := effector.Do(ctx, r); err != nil {
+		return fail("do", err), nil
+	}
+	if !seen.Matches {
+		o.Status = wire.Applied
+	}
+	return o, nil
+}
+
+// begin records that r is about to be made, and at the first touch what was there before.
+func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried bool) error {
+	rec := e.state.record(r.ID)
+	if rec == nil {
+		e.state.applied.Records = append(e.state.applied.Records, Record{Undo: undo})
+		rec = &e.state.applied.Records[len(e.state.applied.Records)-1]
+	}
+	rec.Resource, rec.Kept = r, false
+	rec.Carried = rec.Carried || carried
+	rec.Declared = rec.Declared || !carried
+	return e.state.saveApplied()
+}
+
+func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(wire.Outcome)) error {
+	for _, rec := range removals(e.state.applied.Records, desired) {
+		r := rec.Resource
+		o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Removed}
+		effector, err := e.effector(r.Kind)
+		if err != nil {
+			o.Status, o.Step, o.Error = wire.Refused, "choose", err.Error()
+			note(o)
+			continue
+		}
+		kept := r.Kind == wire.User && userInUse(r, e.state.applied.Records, desired)
+		if !kept {
+			kept, err = effector.Undo(ctx, r, rec.Undo)
+		}
+		switch {
+		case err != nil:
+			o.Status, o.Step, o.Error = wire.Failed, "undo", err.Error()
+			note(o)
+			continue
+		case kept:
+			o.Status = wire.StatusKept
+			e.state.record(r.ID).Kept = true
+			e.state.record(r.ID).Declared = false
+		default:
+			e.state.forget(r.ID)
+		}
+		if err := e.state.saveApplied(); err != nil {
+			return err
+		}
+		note(o)
+	}
+	for i, rec := range e.state.applied.Records { // carried resources that left stay, but are no longer declared
+		if rec.Carried && rec.Declared && !slices.ContainsFunc(desired, func(r wire.Resource) bool { return r.ID == rec.Resource.ID }) {
+			e.state.applied.Records[i].Declared = false
+		}
+	}
+	return nil
+}
+
+// act has a process take up what changed beneath it. A failure is the process's.
+func (e *Engine) act(ctx context.Context, desired []wire.Resource, id, action string, outcomes []wire.Outcome) {
+	i := slices.IndexFunc(desired, func(r wire.Resource) bool { return r.ID == id })
+	j := slices.IndexFunc(outcomes, func(o wire.Outcome) bool { return o.ID == id })
+	if err := e.machine.Processes.Act(ctx, desired[i], action); err != nil {
+		outcomes[j].Status, outcomes[j].Step, outcomes[j].Error = wire.Failed, action, err.Error()
+		return
+	}
+	outcomes[j].Status, outcomes[j].Step = wire.Applied, action
+}
+
+func (e *Engine) effector(kind wire.ResourceKind) (host.Effector, error) {
+	switch kind {
+	case wire.Process:
+		return e.machine.Processes, nil
+	case wire.Overlay:
+		if e.overlay != nil {
+			return overlayEffector{e.machine.Overlay, e.overlay}, nil
+		}
+	default:
+		if f, ok := e.machine.Effectors[kind]; ok {
+			return f, nil
+		}
+	}
+	return nil, appliance.Errorf(appliance.Invalid, "resource kind %q is not carried out here", kind)
+}
+
+// overlayEffector makes the device what the membership says; the declaration says only that the node takes part (NET-11).
+type overlayEffector struct {
+	device host.Overlay
+	want   func() (host.OverlayState, error)
+}
+
+func (o overlayEffector) Observe(ctx context.Context, _ wire.Resource) (host.Observation, error) {
+	peers, err := o.device.State(ctx)
+	if err != nil {
+		return host.Observation{Differs: err.Error()}, nil // not up
+	}
+	return host.Observation{Present: peers != nil, Matches: peers != nil}, nil
+}
+
+func (o overlayEffector) Before(context.Context, wire.Resource) (json.RawMessage, error) {
+	return nil, nil
+}
+
+func (o overlayEffector) Do(ctx context.Context, _ wire.Resource) error {
+	want, err := o.want()
+	if err != nil {
+		return err
+	}
+	return o.device.Set(ctx, want)
+}
+
+func (o overlayEffector) Undo(ctx context.Context, _ wire.Resource, _ json.RawMessage) (bool, error) {
+	return false, o.device.Set(ctx, host.OverlayState{})
+}
+
+func sameResource(a, b wire.Resource) bool {
+	return a.ID == b.ID && a.Kind == b.Kind && a.Instance == b.Instance && bytes.Equal(a.Spec, b.Spec)
+}
+
+// clean says whether every outcome is good.
+func clean(outcomes []wire.Outcome) bool {
+	return !slices.ContainsFunc(outcomes, func(o wire.Outcome) bool { return o.Status == wire.Failed || o.Status == wire.Refused })
+}
+
+// decodeContent reads a declaration's body for this version.
+func decodeContent(body []byte) (wire.Content, error) {
+	var c wire.Content
+	if err := wire.Decode(body, &c); err != nil {
+		return c, appliance.Errorf(appliance.Invalid, "read declaration: %w", err)
+	}
+	seen := map[string]bool{}
+	for _, r := range c.Resources {
+		switch {
+		case r.ID == "" || r.Instance == "" || seen[r.ID]:
+			return c, appliance.Errorf(appliance.Invalid, "read declaration: resource id %s is empty or twice there", appliance.Quote(r.ID))
+		case slices.ContainsFunc(r.After, func(id string) bool { return !seen[id] }):
+			return c, appliance.Errorf(appliance.Invalid, "read declaration: %s comes after something that is not before it", r.ID)
+		}
+		seen[r.ID] = true
+	}
+	if c.Version != wire.Version {
+		return c, fmt.Errorf("read declaration: %w", appliance.Errorf(appliance.Invalid, "version %d, this agent reads %d", c.Version, wire.Version))
+	}
+	return c, nil
+}
