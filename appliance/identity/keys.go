@@ -1,0 +1,164 @@
+package identity
+
+import (
+	"crypto/ecdh"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+
+	"filippo.io/age"
+	"github.com/nats-io/nkeys"
+
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// NodeKeys are the five keys of a node. No key has two uses.
+type NodeKeys struct {
+	Identity ed25519.PrivateKey  // signs what the node says
+	Overlay  [32]byte            // WireGuard
+	Sealing  *age.X25519Identity // opens what is sealed to the node
+	TLS      *ecdsa.PrivateKey   // P-256
+	Bus      nkeys.KeyPair       // logs in, and signs nothing else
+}
+
+// GenerateNode makes the keys of a new node. They live nowhere until Save.
+func GenerateNode() (NodeKeys, error) {
+	var k NodeKeys
+	var g generator
+	k.Identity, k.Overlay, k.Sealing, k.TLS, k.Bus = g.ed25519(), g.x25519(), g.age(), g.ecdsa(), g.user()
+	return k, g.err
+}
+
+func (k *NodeKeys) parts() []part {
+	return []part{
+		pemPart("identity.key", &k.Identity),
+		rawPart("overlay.key", &k.Overlay),
+		agePart("sealing.key", &k.Sealing),
+		pemPart("tls.key", &k.TLS),
+		nkeyPart("bus.key", &k.Bus),
+	}
+}
+
+// Save writes each key that has no file in dir yet; an existing key is never replaced, so what holds afterwards is what Load gives.
+func (k NodeKeys) Save(dir string) error { return save(dir, k.parts()) }
+
+// LoadNode reads the keys from dir. A missing one is NotFound, one that others can read is Denied.
+func LoadNode(dir string) (NodeKeys, error) {
+	var k NodeKeys
+	if err := load(dir, k.parts()); err != nil {
+		return NodeKeys{}, err
+	}
+	return k, nil
+}
+
+// Public gives the public halves as they go over the wire.
+func (k NodeKeys) Public() (wire.PublicKeys, error) {
+	overlay, err := OverlayPublic(k.Overlay)
+	if err != nil {
+		return wire.PublicKeys{}, err
+	}
+	spki, err := x509.MarshalPKIXPublicKey(&k.TLS.PublicKey)
+	if err != nil {
+		return wire.PublicKeys{}, fmt.Errorf("encode the TLS key: %w", err)
+	}
+	bus, err := k.Bus.PublicKey()
+	if err != nil {
+		return wire.PublicKeys{}, fmt.Errorf("encode the bus key: %w", err)
+	}
+	encode := base64.StdEncoding.EncodeToString
+	return wire.PublicKeys{
+		Identity: encode(k.Identity.Public().(ed25519.PublicKey)),
+		Overlay:  encode(overlay[:]),
+		Sealing:  k.Sealing.Recipient().String(),
+		TLS:      encode(spki),
+		Bus:      bus,
+	}, nil
+}
+
+// OverlayPublic is the public half of a WireGuard key.
+func OverlayPublic(private [32]byte) ([32]byte, error) {
+	key, err := ecdh.X25519().NewPrivateKey(private[:])
+	if err != nil || private == [32]byte{} {
+		return [32]byte{}, fmt.Errorf("read the overlay key: %w", errKey)
+	}
+	return [32]byte(key.PublicKey().Bytes()), nil
+}
+
+// MeshKeys are the keys of the mesh; they live on the hub.
+type MeshKeys struct {
+	Signing              ed25519.PrivateKey  // declarations, membership, enrolment answers, notices; pinned by tokens and nodes
+	Sealing              *age.X25519Identity // secrets at rest
+	Authority            *ecdsa.PrivateKey   // certificates
+	Challenge            [32]byte            // enrolment challenges are derived from it
+	ControllerBus        nkeys.KeyPair       // the controller's login in the control account
+	ControllerModulesBus nkeys.KeyPair       // and in the modules account
+}
+
+// GenerateMesh makes the keys of a new mesh.
+func GenerateMesh() (MeshKeys, error) {
+	var k MeshKeys
+	var g generator
+	k.Signing, k.Sealing, k.Authority, k.Challenge = g.ed25519(), g.age(), g.ecdsa(), g.x25519()
+	k.ControllerBus, k.ControllerModulesBus = g.user(), g.user()
+	return k, g.err
+}
+
+func (k *MeshKeys) parts() []part {
+	return []part{
+		pemPart("signing.key", &k.Signing),
+		agePart("sealing.key", &k.Sealing),
+		pemPart("authority.key", &k.Authority),
+		rawPart("challenge.key", &k.Challenge),
+		nkeyPart("controller-bus.key", &k.ControllerBus),
+		nkeyPart("controller-modules-bus.key", &k.ControllerModulesBus),
+	}
+}
+
+// Save is check-then-do per key, as NodeKeys.Save.
+func (k MeshKeys) Save(dir string) error { return save(dir, k.parts()) }
+
+// LoadMesh reads the keys from dir.
+func LoadMesh(dir string) (MeshKeys, error) {
+	var k MeshKeys
+	if err := load(dir, k.parts()); err != nil {
+		return MeshKeys{}, err
+	}
+	return k, nil
+}
+
+// generator keeps the first error of several keys.
+type generator struct{ err error }
+
+func keep[K any](g *generator) func(K, error) K {
+	return func(k K, err error) K {
+		if g.err == nil && err != nil {
+			g.err = fmt.Errorf("make a key: %w", err)
+		}
+		return k
+	}
+}
+
+func (g *generator) ed25519() ed25519.PrivateKey {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	return keep[ed25519.PrivateKey](g)(key, err)
+}
+
+// x25519 gives 32 random bytes, clamped as WireGuard shows them.
+func (g *generator) x25519() (key [32]byte) {
+	rand.Read(key[:])
+	key[0] &= 248
+	key[31] = key[31]&127 | 64
+	return key
+}
+
+func (g *generator) age() *age.X25519Identity {
+	return keep[*age.X25519Identity](g)(age.GenerateX25519Identity())
+}
+func (g *generator) user() nkeys.KeyPair { return keep[nkeys.KeyPair](g)(nkeys.CreateUser()) }
+func (g *generator) ecdsa() *ecdsa.PrivateKey {
+	return keep[*ecdsa.PrivateKey](g)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+}
