@@ -35,3 +35,6 @@ func (id MeshID) Valid() bool     { return validID('m', string(id)) }
 func (id NodeID) Valid() bool     { return validID('n', string(id)) }
 func (id TokenID) Valid() bool    { return validID('t', string(id)) }
 func (id OperatorID) Valid() bool { return validID('o', string(id)) }
+
+// NewRunID names one start of a process, so that two machines under one key are told apart.
+func NewRunID() string { return newID("r") }

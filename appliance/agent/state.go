@@ -22,7 +22,7 @@ import (
 type state struct {
 	dir     string
 	applied applied
-	outbox  outbox
+	outbox  pending
 }
 
 const stateVersion = 1
@@ -34,7 +34,7 @@ type applied struct {
 	Records  []Record       `json:"records"`
 }
 
-type outbox struct {
+type pending struct {
 	Version  int          `json:"version"`
 	Sequence uint64       `json:"sequence"`
 	Report   *wire.Report `json:"report,omitempty"`

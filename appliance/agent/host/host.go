@@ -46,6 +46,8 @@ type Processes interface {
 	Status(ctx context.Context, r wire.Resource) (Running, error)
 	// Act does what a changed file asks for: restart or reload.
 	Act(ctx context.Context, r wire.Resource, action string) error
+	// Check runs a check's command as the process's user, in its folder and environment; nil when it exits with 0.
+	Check(ctx context.Context, r wire.Resource, command []string) error
 	// Log gives the last n lines the process wrote.
 	Log(ctx context.Context, r wire.Resource, n int) ([]string, error)
 }

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// connect opens the bus and hears the node's own subjects. Documents are verified before they may take another's place in the queue.
+func (a *Agent) connect(ctx context.Context) {
+	link, err := a.cfg.Connect(ctx, func() { a.connected(ctx) })
+	if err != nil {
+		if ctx.Err() == nil {
+			a.cfg.Log.Error("connect", "err", err)
+		}
+		return
+	}
+	hear := map[string]func([]byte){
+		wire.DeclarationSubject(a.cfg.Node): a.verified(wire.KindDeclaration, string(a.cfg.Node), a.declarations),
+		wire.NoticeSubject(a.cfg.Node):      a.verified(wire.KindMembership, wire.Everybody, a.memberships),
+		wire.SubjectMembership:              a.verified(wire.KindMembership, wire.Everybody, a.memberships),
+	}
+	for subject, take := range hear {
+		if err := link.Subscribe(subject, func(m bus.Message) { take(m.Data) }); err != nil {
+			a.cfg.Log.Error("subscribe", "subject", subject, "err", err)
+		}
+	}
+	a.mu.Lock()
+	a.link = link
+	a.mu.Unlock()
+	a.connected(ctx)
+	<-ctx.Done()
+	link.Close()
+}
+
+func (a *Agent) verified(kind wire.Kind, to string, into *latest) func([]byte) {
+	return func(data []byte) {
+		if _, err := a.cfg.open(data, kind, to); err != nil {
+			a.cfg.Log.Error("refused", "what", kind, "err", err)
+			return
+		}
+		into.put(data)
+	}
+}
+
+// connected follows each connection: the controller learns at once what is lacking here, and the hub where we are now (NET-1).
+func (a *Agent) connected(ctx context.Context) {
+	a.cfg.Machine.Overlay.Handshake()
+	a.beat(ctx)
+	select {
+	case a.outbox.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send publishes with acknowledgement.
+func (a *Agent) send(ctx context.Context, subject string, data []byte) error {
+	link := a.linked()
+	if link == nil {
+		return appliance.Errorf(appliance.Unavailable, "not connected to the bus yet")
+	}
+	return link.PublishStored(ctx, subject, data)
+}
+
+func (a *Agent) linked() *bus.Link {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.link
+}
+
+// snapshot takes what an alive says from the loop's state.
+func (a *Agent) snapshot() {
+	about := a.state.applied.About
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.alive = wire.Alive{Number: about.Number, Digest: about.Digest, Membership: a.member.number, Run: a.run,
+		Machine: a.cfg.Machine.MachineID(), Capabilities: a.cfg.Machine.Capabilities()}
+}
+
+func (a *Agent) heartbeat(ctx context.Context) {
+	tick := time.NewTicker(a.cfg.Beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			a.beat(ctx)
+		}
+	}
+}
+
+// beat sends one alive. Its sequence rises within a run.
+func (a *Agent) beat(ctx context.Context) {
+	a.mu.Lock()
+	a.beats++
+	sequence, alive, link := a.beats, a.alive, a.link
+	a.mu.Unlock()
+	if link == nil {
+		return
+	}
+	body, err := wire.Encode(alive)
+	if err == nil {
+		var data []byte
+		data, err = wire.Seal(wire.Header{Kind: wire.KindAlive, Version: wire.Version, Mesh: a.cfg.Mesh, From: string(a.cfg.Node),
+			To: string(a.cfg.Mesh), Sequence: sequence, Time: now()}, body, a.cfg.Identity)
+		if err == nil {
+			err = link.Publish(ctx, wire.AliveSubject(a.cfg.Node), data)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		a.cfg.Log.Warn("alive not sent", "err", err)
+	}
+}

@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"crypto/ed25519"
+	"sync"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// Believes is what a node holds to be true about its mesh, and all it needs to judge what arrives.
+type Believes struct {
+	Mesh    appliance.MeshID
+	Node    appliance.NodeID
+	Signing ed25519.PublicKey
+}
+
+// document is a verified declaration or membership.
+type document struct {
+	envelope []byte
+	number   appliance.Number
+	digest   appliance.Digest
+	version  int
+	body     []byte
+}
+
+// open verifies an envelope addressed to this node (or to everybody) before anything in it is parsed (DEC-3).
+func (b Believes) open(data []byte, kind wire.Kind, to string) (document, error) {
+	h, body, err := wire.Open(data, kind, b.Signing)
+	if err != nil {
+		return document{}, err
+	}
+	switch {
+	case h.Mesh != b.Mesh || h.From != string(b.Mesh):
+		return document{}, appliance.Errorf(appliance.Denied, "open %s: it comes from mesh %s, this node is in %s", kind, appliance.Quote(string(h.Mesh)), b.Mesh)
+	case h.To != to:
+		return document{}, appliance.Errorf(appliance.Denied, "open %s: it is addressed to %s, not to %s", kind, appliance.Quote(h.To), to)
+	case h.Version > wire.Version:
+		return document{}, appliance.Errorf(appliance.Invalid, "open %s: wire version %d, this agent reads %d", kind, h.Version, wire.Version)
+	}
+	return document{envelope: data, number: h.Number(), digest: h.Digest, version: h.Version, body: body}, nil
+}
+
+// latest holds the newest document of a kind until the loop takes it. An older one is overtaken, never queued.
+type latest struct {
+	mu   sync.Mutex
+	data []byte
+	wake chan struct{}
+}
+
+func newLatest() *latest { return &latest{wake: make(chan struct{}, 1)} }
+
+func (l *latest) put(data []byte) {
+	l.mu.Lock()
+	l.data = data
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *latest) take() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	data := l.data
+	l.data = nil
+	return data
+}

@@ -1,0 +1,69 @@
+package operators
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// Settled judges a status for those who wait (DEC-7): good when every node is current, clean and healthy; bad when a current node
+// has failed; else waiting, with a reason for each node that is not there yet.
+func (s Status) Settled(nodes ...appliance.NodeName) (good bool, bad, waiting []string) {
+	wanted := map[appliance.NodeName]bool{}
+	for _, n := range nodes {
+		wanted[n] = true
+	}
+	for _, n := range s.Nodes {
+		if len(nodes) > 0 && !wanted[n.Name] {
+			continue
+		}
+		delete(wanted, n.Name)
+		switch {
+		case !n.Current && n.Lost:
+			waiting = append(waiting, fmt.Sprintf("%s: lost, it has not been heard of for a while", n.Name))
+		case !n.Current:
+			waiting = append(waiting, fmt.Sprintf("%s: its report does not name declaration %s yet", n.Name, n.Number))
+		case n.Outcome == "failed":
+			bad = append(bad, n.failure())
+		case n.Health == wire.Unhealthy || n.Health == wire.Looping:
+			bad = append(bad, n.unhealthy())
+		case n.Health != wire.Healthy:
+			waiting = append(waiting, fmt.Sprintf("%s: %s", n.Name, n.instancesNot(wire.Healthy)))
+		}
+	}
+	for n := range wanted {
+		bad = append(bad, fmt.Sprintf("%s: no such node", n))
+	}
+	return len(bad) == 0 && len(waiting) == 0, bad, waiting
+}
+
+func (n NodeStatus) failure() string {
+	if len(n.Failures) == 0 {
+		return fmt.Sprintf("%s: applying failed", n.Name)
+	}
+	f := n.Failures[0]
+	return fmt.Sprintf("%s: %s: %s: %s", n.Name, f.ID, f.Step, f.Error)
+}
+
+func (n NodeStatus) unhealthy() string {
+	return fmt.Sprintf("%s: %s", n.Name, n.instancesNot(wire.Healthy))
+}
+
+func (n NodeStatus) instancesNot(state wire.HealthState) string {
+	var parts []string
+	for _, i := range n.Instances {
+		if i.Health != state {
+			part := fmt.Sprintf("%s is %s", i.Name, i.Health)
+			if i.Why != "" {
+				part += " (" + i.Why + ")"
+			}
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) == 0 {
+		return "is " + string(n.Health)
+	}
+	return strings.Join(parts, ", ")
+}

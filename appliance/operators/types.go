@@ -1,0 +1,207 @@
+package operators
+
+import (
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// NewToken asks for a join token. TTL 0 means one hour, Uses 0 one.
+type NewToken struct {
+	TTL   time.Duration      `json:"ttl,omitempty"` // nanoseconds
+	Uses  int                `json:"uses,omitempty"`
+	Name  appliance.NodeName `json:"name,omitempty"` // the name the joiner must take
+	Label map[string]string  `json:"label,omitempty"`
+}
+
+// CreatedToken is the only time the token is seen.
+type CreatedToken struct {
+	ID      appliance.TokenID `json:"id"`
+	Token   string            `json:"token"`
+	Expires time.Time         `json:"expires"`
+	Join    []string          `json:"join"` // one ready-made line per address of the hub
+}
+
+// Token is a token as listed: never its secret.
+type Token struct {
+	ID      appliance.TokenID  `json:"id"`
+	Uses    int                `json:"uses"`
+	Used    int                `json:"used"`
+	Expires time.Time          `json:"expires"`
+	State   string             `json:"state"` // open, used, expired, revoked
+	Name    appliance.NodeName `json:"name,omitempty"`
+	By      string             `json:"by"`
+}
+
+// RevokeToken names a token by its id.
+type RevokeToken struct {
+	ID appliance.TokenID `json:"id"`
+}
+
+// RegisterModule carries a whole module.json.
+type RegisterModule struct {
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+// Registered says what a registration recorded.
+type Registered struct {
+	Module  appliance.ModuleName `json:"module"`
+	Version appliance.Digest     `json:"version"`
+	Changed bool                 `json:"changed"`
+}
+
+// Module is a module as listed or shown.
+type Module struct {
+	Name        appliance.ModuleName `json:"name"`
+	Description string               `json:"description"`
+	Version     appliance.Digest     `json:"version"`
+	Base        bool                 `json:"base,omitempty"`
+	Instances   []Instance           `json:"instances"`
+}
+
+// Instance is one assignment with what is known of it.
+type Instance struct {
+	Name   appliance.InstanceName `json:"name"`
+	Node   appliance.NodeName     `json:"node"`
+	Health wire.HealthState       `json:"health"`
+	Ports  map[string]uint16      `json:"ports"`
+}
+
+// ShowModule names a module.
+type ShowModule struct {
+	Module appliance.ModuleName `json:"module"`
+}
+
+// AssignModule gives a node a module, under a name.
+type AssignModule struct {
+	Module appliance.ModuleName   `json:"module"`
+	Node   appliance.NodeName     `json:"node"`
+	As     appliance.InstanceName `json:"as,omitempty"` // default: the module's name
+}
+
+// UnassignModule takes an instance from a node. Its data stays there.
+type UnassignModule struct {
+	Instance appliance.InstanceName `json:"instance"`
+	Node     appliance.NodeName     `json:"node"`
+}
+
+// Recorded says what a recording verb left to be pushed.
+type Recorded struct {
+	Instance appliance.InstanceName `json:"instance,omitempty"`
+	Nodes    []appliance.NodeName   `json:"nodes"` // with changes not pushed
+}
+
+// Scope narrows a plan or push; empty means everything.
+type Scope struct {
+	Nodes []appliance.NodeName `json:"nodes,omitempty"`
+	Only  appliance.ModuleName `json:"only,omitempty"`
+}
+
+// NodePlan is what a push would change on one node.
+type NodePlan struct {
+	Node    appliance.NodeName `json:"node"`
+	Changes []Change           `json:"changes"`
+}
+
+// Change is one line of a plan.
+type Change struct {
+	Instance appliance.InstanceName `json:"instance"`
+	Resource string                 `json:"resource,omitempty"`
+	What     string                 `json:"what"` // add, change, remove
+	Detail   string                 `json:"detail,omitempty"`
+	By       string                 `json:"by,omitempty"` // who recorded it
+	At       time.Time              `json:"at,omitzero"`
+}
+
+// Plan is the answer to plan.show.
+type Plan struct {
+	Nodes []NodePlan `json:"nodes"` // only those with changes
+}
+
+// Pushed is the answer to plan.push.
+type Pushed struct {
+	Nodes []PushedNode `json:"nodes"`
+}
+
+// PushedNode is one node the push approved a plan for, or found unchanged.
+type PushedNode struct {
+	Node   appliance.NodeName `json:"node"`
+	Number appliance.Number   `json:"number"`
+	Digest appliance.Digest   `json:"digest"`
+	Sent   bool               `json:"sent"`
+}
+
+// Status is the answer to status.show; its JSON is what `mesh status -o json` prints.
+type Status struct {
+	Mesh  StatusMesh   `json:"mesh"`
+	Nodes []NodeStatus `json:"nodes"`
+}
+
+type StatusMesh struct {
+	ID   appliance.MeshID `json:"id"`
+	Name string           `json:"name"`
+}
+
+// NodeStatus is what the mesh knows of one node.
+type NodeStatus struct {
+	Name      appliance.NodeName  `json:"name"`
+	ID        appliance.NodeID    `json:"id"`
+	Mode      string              `json:"mode"`
+	LastSeen  time.Time           `json:"lastSeen,omitzero"`
+	Lost      bool                `json:"lost"`
+	Clone     bool                `json:"clone,omitempty"`
+	Current   bool                `json:"current"`
+	Number    string              `json:"number"`
+	Unpushed  int                 `json:"unpushed"`
+	Declared  appliance.Digest    `json:"declared"`
+	Reported  appliance.Digest    `json:"reported"`
+	Outcome   string              `json:"outcome"` // none, clean, failed
+	Health    wire.HealthState    `json:"health"`
+	Resources map[wire.Status]int `json:"resources"`
+	Failures  []wire.Outcome      `json:"failures,omitempty"`
+	Instances []InstanceStatus    `json:"instances"`
+	Kept      []wire.Kept         `json:"kept,omitempty"`
+	Warnings  []wire.Warning      `json:"warnings"`
+}
+
+// InstanceStatus is what the mesh knows of one instance.
+type InstanceStatus struct {
+	Name   appliance.InstanceName `json:"name"`
+	Health wire.HealthState       `json:"health"`
+	Why    string                 `json:"why,omitempty"`
+	Log    []string               `json:"log,omitempty"`
+}
+
+// Overlay is the answer to overlay.show.
+type Overlay struct {
+	Range netip.Prefix  `json:"range"`
+	Nodes []OverlayNode `json:"nodes"`
+}
+
+// OverlayNode is one node of the overlay. Path is how the hub reaches it.
+type OverlayNode struct {
+	Name      appliance.NodeName `json:"name"`
+	Address   netip.Addr         `json:"address"`
+	Hub       bool               `json:"hub,omitempty"`
+	Endpoint  string             `json:"endpoint,omitempty"`
+	Path      string             `json:"path"` // direct, relayed, down
+	Handshake time.Time          `json:"handshake,omitzero"`
+}
+
+// ListAudit asks for the newest rows, newest first. Limit 0 means 100.
+type ListAudit struct {
+	Limit int `json:"limit,omitempty"`
+}
+
+// AuditEntry is one recorded change.
+type AuditEntry struct {
+	At      time.Time       `json:"at"`
+	Who     string          `json:"who"`
+	What    string          `json:"what"`
+	Subject string          `json:"subject"`
+	Before  json.RawMessage `json:"before,omitempty"`
+	After   json.RawMessage `json:"after,omitempty"`
+}
