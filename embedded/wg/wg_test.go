@@ -1,0 +1,349 @@
+package wg
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const port = 51820
+
+func at(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+
+func prefixes(text ...string) (all []netip.Prefix) {
+	for _, t := range text {
+		all = append(all, netip.MustParsePrefix(t))
+	}
+	return all
+}
+
+// star is a hub at 10.64.0.1, never told where its spokes are, and spokes at 10.64.0.2 and on.
+type star struct {
+	hub    Config
+	spokes []Config
+}
+
+func newStar(hubAt ...netip.Addr) star {
+	hub := Config{PrivateKey: NewPrivateKey(), Address: netip.MustParsePrefix("10.64.0.1/16"), Port: port, Relay: true}
+	s := star{hub: hub}
+	address := hub.Address.Addr()
+	for _, a := range hubAt {
+		address = address.Next()
+		spoke := Config{PrivateKey: NewPrivateKey(), Address: netip.PrefixFrom(address, 16), Peers: []Peer{{
+			Key: hub.PrivateKey.Public(), Address: prefixes("10.64.0.0/16"), Endpoint: at(a), Keepalive: 25 * time.Second}}}
+		s.spokes = append(s.spokes, spoke)
+		s.hub.Peers = append(s.hub.Peers, Peer{Key: spoke.PrivateKey.Public(), Address: []netip.Prefix{netip.PrefixFrom(address, 32)}})
+	}
+	return s
+}
+
+func options(t testing.TB) Options {
+	return Options{Interface: "wgt0", LearnedFile: filepath.Join(t.TempDir(), "learned.json")}
+}
+
+// NET-1: the hub answers a peer whose address it was never told within 100 ms.
+func TestHubAnswersUntold(t *testing.T) {
+	b := newBed(t)
+	hub, spoke := b.host("hub"), b.host("spoke")
+	hubAt, spokeAt := b.connect(hub, spoke)
+	s := newStar(hubAt)
+	hub.start(options(t), s.hub)
+	if got := hub.peer(s.hub.Peers[0].Key).Endpoint; got.IsValid() {
+		t.Fatalf("the hub knows the spoke at %s before it was heard", got)
+	}
+	begin := time.Now()
+	spoke.start(options(t), s.spokes[0])
+	spoke.ping("10.64.0.1", time.Second)
+	if took := time.Since(begin); took > 100*time.Millisecond {
+		t.Errorf("start to answer took %s, want at most 100ms", took)
+	} else {
+		t.Logf("start to answer: %s", took)
+	}
+	hub.ping("10.64.0.2", time.Second)
+	if got := hub.peer(s.hub.Peers[0].Key).Endpoint.Addr(); got != spokeAt {
+		t.Errorf("the hub learned %s, want %s", got, spokeAt)
+	}
+}
+
+// NET-4: spokes reach each other through the device of the hub, whose kernel forwards nothing.
+func TestRelay(t *testing.T) {
+	b := newBed(t)
+	hub, one, two := b.host("hub"), b.host("one"), b.host("two")
+	hubOne, _ := b.connect(hub, one)
+	hubTwo, _ := b.connect(hub, two)
+	s := newStar(hubOne, hubTwo)
+	hub.start(options(t), s.hub)
+	one.start(options(t), s.spokes[0])
+	two.start(options(t), s.spokes[1])
+	one.ping("10.64.0.3", 3*time.Second)
+	two.ping("10.64.0.2", time.Second)
+	if hub.sysctl("ipv4/ip_forward") != 0 {
+		t.Error("the hub's kernel forwards: the test shows nothing")
+	}
+	two.ask(request{Op: "listen", From: netip.MustParseAddrPort("10.64.0.3:99")})
+	if sent := one.ask(request{Op: "send", At: netip.MustParseAddr("10.64.0.3"), Within: 500 * time.Millisecond}); sent.Number < 1<<20 {
+		t.Errorf("a stream through the relay carried %d bytes", sent.Number)
+	}
+	one.ping("10.64.0.1", time.Second) // and what is for the hub still reaches it
+
+	// A forged source dies at the hub; the same datagram with the true one arrives.
+	to := netip.MustParseAddrPort("10.64.0.3:99")
+	one.ask(request{Op: "forge", From: netip.MustParseAddrPort("10.64.0.1:1"), To: to})
+	one.ask(request{Op: "forge", From: netip.MustParseAddrPort("10.64.0.77:1"), To: to})
+	one.ask(request{Op: "forge", From: netip.MustParseAddrPort("10.64.0.2:1"), To: to})
+	eventually(t, time.Second, func() string {
+		if n := two.ask(request{Op: "heard"}).Number; n == 0 {
+			return "the genuine datagram has not arrived"
+		}
+		return ""
+	})
+	if n := two.ask(request{Op: "heard"}).Number; n != 1 { // the forged were sent first, on the same path
+		t.Errorf("%d datagrams arrived, want the genuine one only", n)
+	}
+
+	s.hub.Relay = false
+	hub.set(s.hub)
+	one.mute("10.64.0.3", 300*time.Millisecond)
+	one.ping("10.64.0.1", time.Second)
+}
+
+// DEC-8: interface, address and route survive the process; the next one is back fast.
+func TestSpokeKilled(t *testing.T) {
+	b := newBed(t)
+	hub, spoke := b.host("hub"), b.host("spoke")
+	hubAt, _ := b.connect(hub, spoke)
+	s := newStar(hubAt)
+	o := options(t)
+	hub.start(options(t), s.hub)
+	spoke.start(o, s.spokes[0])
+	spoke.ping("10.64.0.1", time.Second)
+	before := b.ip("-n", spoke.ns, "-o", "addr", "show", "dev", "wgt0", "scope", "global")
+	if !strings.Contains(before, "10.64.0.2/16") {
+		t.Fatalf("no address on the interface: %s", before)
+	}
+	spoke.kill()
+	if after := b.ip("-n", spoke.ns, "-o", "addr", "show", "dev", "wgt0", "scope", "global"); after != before {
+		t.Error(cmp.Diff(before, after))
+	}
+	if routes := b.ip("-n", spoke.ns, "route"); !strings.Contains(routes, "10.64.0.0/16 dev wgt0") {
+		t.Errorf("the route went with the process: %s", routes)
+	}
+	begin := time.Now()
+	spoke.process = spoke.spawn()
+	spoke.start(o, s.spokes[0])
+	spoke.ping("10.64.0.1", 5*time.Second)
+	if took := time.Since(begin); took > 500*time.Millisecond {
+		t.Errorf("back after %s", took)
+	} else {
+		t.Logf("new process to answer: %s", took)
+	}
+	spoke.ask(request{Op: "close"})
+	if after := b.ip("-n", spoke.ns, "-o", "addr", "show", "dev", "wgt0", "scope", "global"); after != before {
+		t.Error("Close took the address away", cmp.Diff(before, after))
+	}
+}
+
+// NET-1: after a kill of the hub an idle spoke behind NAT is reachable within 3 s.
+func TestHubKilled(t *testing.T) {
+	b := newBed(t)
+	hub, router, spoke := b.host("hub"), b.host("router"), b.host("spoke")
+	hubAt, routerOut := b.connect(hub, router)
+	routerIn, _ := b.connect(router, spoke)
+	router.ask(request{Op: "nat", From: at(routerIn), To: at(hubAt)})
+	s := newStar(routerIn) // what the spoke takes for the hub is the router
+	o := options(t)
+	hub.start(o, s.hub)
+	spoke.start(options(t), s.spokes[0])
+	spoke.ping("10.64.0.1", time.Second)
+	eventually(t, 2*time.Second, func() string {
+		if data, err := os.ReadFile(o.LearnedFile); err != nil || !strings.Contains(string(data), routerOut.String()) {
+			return "the spoke's address is not on disk"
+		}
+		return ""
+	})
+	hub.kill()
+	begin := time.Now()
+	hub.process = hub.spawn()
+	hub.start(o, s.hub)
+	hub.ping("10.64.0.2", 5*time.Second)
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("the spoke was reachable after %s, want 3s", took)
+	} else {
+		t.Logf("new process to answer of the idle spoke: %s", took)
+	}
+
+	// Without the file the hub knows nobody; the spoke's own handshake brings both together.
+	hub.kill()
+	hub.process = hub.spawn()
+	hub.start(Options{Interface: o.Interface}, s.hub)
+	spoke.ask(request{Op: "handshake"})
+	if took := hub.ping("10.64.0.2", 3*time.Second); took > 0 {
+		t.Logf("the spoke's call to answer: %s", took)
+	}
+}
+
+// A peer is followed to where its packets come from.
+func TestRoaming(t *testing.T) {
+	b := newBed(t)
+	hub, spoke := b.host("hub"), b.host("spoke")
+	hubAt, spokeAt := b.connect(hub, spoke)
+	s := newStar(hubAt)
+	hub.start(options(t), s.hub)
+	spoke.start(options(t), s.spokes[0])
+	spoke.ping("10.64.0.1", time.Second)
+	session := spoke.peer(s.spokes[0].Peers[0].Key).LastHandshake
+
+	moved := netip.MustParseAddr("192.0.1.77")
+	b.ip("-n", spoke.ns, "addr", "add", moved.String()+"/24", "dev", "cable1b")
+	b.ip("-n", spoke.ns, "addr", "del", spokeAt.String()+"/24", "dev", "cable1b")
+	b.ip("-n", spoke.ns, "addr", "replace", moved.String()+"/24", "dev", "cable1b") // the first may have gone as secondary
+	spoke.ping("10.64.0.1", 2*time.Second)
+	hub.ping("10.64.0.2", time.Second)
+	if got := hub.peer(s.hub.Peers[0].Key).Endpoint.Addr(); got != moved {
+		t.Errorf("the hub has the spoke at %s, want %s", got, moved)
+	}
+	if now := spoke.peer(s.spokes[0].Peers[0].Key).LastHandshake; !now.Equal(session) {
+		t.Errorf("moving took a new handshake")
+	}
+}
+
+// The same again changes nothing; another configuration changes only what differs.
+func TestSet(t *testing.T) {
+	b := newBed(t)
+	hub, one, two := b.host("hub"), b.host("one"), b.host("two")
+	hubOne, _ := b.connect(hub, one)
+	hubTwo, _ := b.connect(hub, two)
+	s := newStar(hubOne, hubTwo)
+	hub.start(options(t), s.hub)
+	one.start(options(t), s.spokes[0])
+	two.start(options(t), s.spokes[1])
+	one.ping("10.64.0.1", time.Second)
+	two.ping("10.64.0.1", time.Second)
+	first, second := s.hub.Peers[0].Key, s.hub.Peers[1].Key
+	session, link := hub.peer(first), b.ip("-n", hub.ns, "addr", "show", "dev", "wgt0")
+
+	hub.set(s.hub)
+	if diff := cmp.Diff(link, b.ip("-n", hub.ns, "addr", "show", "dev", "wgt0")); diff != "" {
+		t.Errorf("setting the same again changed the interface:\n%s", diff)
+	}
+	if again := hub.peer(first); !again.LastHandshake.Equal(session.LastHandshake) || again.Endpoint != session.Endpoint {
+		t.Errorf("setting the same again changed the peer from %v to %v", session, again)
+	}
+
+	// SAFE-1: what is refused changes nothing.
+	wrong := s.hub
+	wrong.Peers = append([]Peer{{Key: NewPrivateKey().Public(), Address: prefixes("10.64.0.3/32")}}, s.hub.Peers...)
+	if _, err := hub.try(request{Op: "set", Config: wrong}); err == nil || !strings.Contains(err.Error(), "10.64.0.3/32 belongs to peer") {
+		t.Errorf("two peers with one address: %v", err)
+	}
+	taken := s.hub
+	taken.Port = 9999
+	hub.ask(request{Op: "listen", From: netip.MustParseAddrPort("0.0.0.0:9999")})
+	if _, err := hub.try(request{Op: "set", Config: taken}); err == nil || !strings.Contains(err.Error(), "UDP port 9999") {
+		t.Errorf("a port in use: %v", err)
+	}
+	one.ping("10.64.0.1", time.Second)
+
+	// The removed peer is cut, the other does not notice.
+	less := s.hub
+	less.Peers = s.hub.Peers[:1]
+	hub.set(less)
+	two.mute("10.64.0.1", 300*time.Millisecond)
+	one.ping("10.64.0.1", time.Second)
+	if again := hub.peer(first); !again.LastHandshake.Equal(session.LastHandshake) {
+		t.Error("removing another peer took a new handshake")
+	}
+
+	// And comes back, with another address.
+	more := s.hub
+	more.Peers = []Peer{s.hub.Peers[0], {Key: second, Address: prefixes("10.64.0.9/32")}}
+	hub.set(more)
+	s.spokes[1].Address = netip.MustParsePrefix("10.64.0.9/16")
+	two.set(s.spokes[1])
+	two.ask(request{Op: "handshake"})
+	two.ping("10.64.0.1", 3*time.Second)
+	if addresses := b.ip("-n", two.ns, "-o", "addr", "show", "dev", "wgt0"); strings.Contains(addresses, "10.64.0.3") {
+		t.Errorf("the old address is still there: %s", addresses)
+	}
+}
+
+func TestManyPeers(t *testing.T) {
+	b := newBed(t)
+	hub := b.host("hub")
+	before := hub.ask(request{Op: "memory"}).Number
+	c := newStar().hub
+	hub.ask(request{Op: "start", Options: options(t)})
+	hub.set(c)
+	idle := hub.ask(request{Op: "memory"}).Number
+	for i := range 500 {
+		c.Peers = append(c.Peers, Peer{Key: NewPrivateKey().Public(),
+			Address: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(1 + i/250), byte(i % 250)}), 32)}})
+	}
+	first := hub.ask(request{Op: "set", Config: c}).Took
+	again := hub.ask(request{Op: "set", Config: c}).Took
+	full := hub.ask(request{Op: "memory"}).Number
+	if n := len(hub.ask(request{Op: "state"}).States); n != 500 {
+		t.Errorf("%d peers, want 500", n)
+	}
+	t.Logf("500 peers: set %s, again %s; PSS %d kB, with an idle device %d kB, with 500 peers %d kB", first, again, before, idle, full)
+	if first > 2*time.Second || again > 500*time.Millisecond {
+		t.Errorf("setting 500 peers took %s, and again %s", first, again)
+	}
+	if idle-before > 20<<10 {
+		t.Errorf("an idle device takes %d kB", idle-before)
+	}
+}
+
+// An interface that is something else, or somebody's, is refused by name; one that vanishes stops the device.
+func TestInterface(t *testing.T) {
+	b := newBed(t)
+	machine, other := b.host("host"), b.host("other")
+	b.connect(machine, other)
+	refused := func(h *host, name string, want ...string) {
+		t.Helper()
+		_, err := h.try(request{Op: "start", Options: Options{Interface: name}})
+		for _, w := range append(want, name) {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("start on %s: %v, want it to say %q", name, err, w)
+			}
+		}
+	}
+	refused(machine, "cable1a", "veth", "choose another name")
+	refused(machine, "wg%d", "not a name")
+	b.ip("-n", machine.ns, "tuntap", "add", "tap0", "mode", "tap")
+	refused(machine, "tap0", "choose another name")
+
+	machine.ask(request{Op: "start", Options: Options{Interface: "wgt0"}})
+	first := machine.process
+	machine.process = machine.spawn()
+	refused(machine, "wgt0", "another live process holds it")
+	machine.kill()
+	machine.process = first
+
+	machine.set(newStar().hub)
+	b.ip("-n", machine.ns, "link", "del", "wgt0")
+	if _, err := machine.try(request{Op: "wait", Within: 5 * time.Second}); err == nil || !strings.Contains(err.Error(), "its interface was deleted") {
+		t.Errorf("after the interface was deleted: %v", err)
+	}
+	machine.ask(request{Op: "start", Options: Options{Interface: "wgt0"}})
+	machine.set(newStar().hub)
+}
+
+// eventually asks until there is no reason left.
+func eventually(t testing.TB, within time.Duration, reason func() string) {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+		why := reason()
+		if why == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("after %s: %s", within, why)
+		}
+	}
+}
