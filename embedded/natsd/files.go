@@ -10,21 +10,26 @@ import (
 )
 
 // files keeps the last accepted users file and the one before it.
-type files struct{ path string }
+type files struct {
+	path string
+	good bool // the file at path was accepted
+}
 
-func (f files) previous() string { return f.path + ".previous" }
+func (f *files) previous() string { return f.path + ".previous" }
 
-func (f files) load() (map[string]user, error) {
+func (f *files) load() (map[string]user, error) {
 	file, err := read(f.path)
 	if err != nil {
 		return nil, err
 	}
-	return parse(file)
+	users, err := parse(file)
+	f.good = err == nil
+	return users, err
 }
 
 // keep makes file the current one and the current one the previous. Cut
 // anywhere, the path holds a whole file: the old or the new one.
-func (f files) keep(file []byte) error {
+func (f *files) keep(file []byte) error {
 	current, err := read(f.path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -33,12 +38,16 @@ func (f files) keep(file []byte) error {
 		return nil
 	}
 	// A damaged file is nothing to come back to.
-	if Validate(current) == nil {
+	if f.good {
 		if err := replace(f.previous(), current); err != nil {
 			return err
 		}
 	}
-	return replace(f.path, file)
+	if err := replace(f.path, file); err != nil {
+		return err
+	}
+	f.good = true
+	return nil
 }
 
 // read is bounded, and refuses what is longer.
@@ -115,6 +124,7 @@ func (s *Server) Restore() error {
 	if err := replace(s.files.path, file); err != nil {
 		return fmt.Errorf("restore users file: %w", err)
 	}
+	s.files.good = true
 	s.auth.swap(users)
 	s.log.heal()
 	if err := os.Remove(s.files.previous()); err != nil {

@@ -201,7 +201,8 @@ func (s *Server) Err() error { return s.log.last() }
 func (s *Server) Addr() net.Addr { return s.ns.Addr() }
 
 // InProcess gives connections over a pipe. They authenticate like all others,
-// only TLS is spared them.
+// only TLS is spared them. The pipe has no buffer: a refusal meets the client's
+// own write and shows as a time-out or a closed pipe, so set a short one there.
 func (s *Server) InProcess() interface{ InProcessConn() (net.Conn, error) } { return s.ns }
 
 // Close disconnects everybody, closes the streams and waits for it. Further

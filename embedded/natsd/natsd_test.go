@@ -1,6 +1,7 @@
 package natsd
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -238,9 +239,20 @@ func TestListenerAndPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	pipe.Close()
-	if c, err := nats.Connect("", nats.InProcessServer(s.InProcess())); !errors.Is(err, nats.ErrAuthorization) {
-		c.Close()
-		t.Errorf("pipe without a key: %v", err)
+	conn, err := s.InProcess().InProcessConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	lines := bufio.NewReader(conn)
+	if _, err := lines.ReadString('\n'); err != nil { // INFO
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("CONNECT {}\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := lines.ReadString('\n'); err != nil || !strings.Contains(got, "Authorization Violation") {
+		t.Errorf("pipe without a key: %q, %v", got, err)
 	}
 }
 
