@@ -55,37 +55,34 @@ func LoadNode(dir string) (NodeKeys, error) {
 	return k, nil
 }
 
-// Public gives the public halves as they go over the wire.
-func (k NodeKeys) Public() (wire.PublicKeys, error) {
-	overlay, err := OverlayPublic(k.Overlay)
-	if err != nil {
-		return wire.PublicKeys{}, err
-	}
-	spki, err := x509.MarshalPKIXPublicKey(&k.TLS.PublicKey)
-	if err != nil {
-		return wire.PublicKeys{}, fmt.Errorf("encode the TLS key: %w", err)
-	}
-	bus, err := k.Bus.PublicKey()
-	if err != nil {
-		return wire.PublicKeys{}, fmt.Errorf("encode the bus key: %w", err)
-	}
+// Public gives the public halves as they go over the wire. A key that is not there stays empty, which ParsePublic refuses.
+func (k NodeKeys) Public() wire.PublicKeys {
 	encode := base64.StdEncoding.EncodeToString
-	return wire.PublicKeys{
-		Identity: encode(k.Identity.Public().(ed25519.PublicKey)),
-		Overlay:  encode(overlay[:]),
-		Sealing:  k.Sealing.Recipient().String(),
-		TLS:      encode(spki),
-		Bus:      bus,
-	}, nil
+	overlay := OverlayPublic(k.Overlay)
+	w := wire.PublicKeys{Overlay: encode(overlay[:])}
+	if len(k.Identity) == ed25519.PrivateKeySize {
+		w.Identity = encode(k.Identity.Public().(ed25519.PublicKey))
+	}
+	if k.Sealing != nil {
+		w.Sealing = k.Sealing.Recipient().String()
+	}
+	if k.TLS != nil {
+		spki, _ := x509.MarshalPKIXPublicKey(&k.TLS.PublicKey)
+		w.TLS = encode(spki)
+	}
+	if k.Bus != nil {
+		w.Bus, _ = k.Bus.PublicKey()
+	}
+	return w
 }
 
-// OverlayPublic is the public half of a WireGuard key.
-func OverlayPublic(private [32]byte) ([32]byte, error) {
+// OverlayPublic is the public half of a WireGuard key; zeros for zeros.
+func OverlayPublic(private [32]byte) (public [32]byte) {
 	key, err := ecdh.X25519().NewPrivateKey(private[:])
-	if err != nil || private == [32]byte{} {
-		return [32]byte{}, fmt.Errorf("read the overlay key: %w", errKey)
+	if err == nil && private != public {
+		copy(public[:], key.PublicKey().Bytes())
 	}
-	return [32]byte(key.PublicKey().Bytes()), nil
+	return public
 }
 
 // MeshKeys are the keys of the mesh; they live on the hub.
