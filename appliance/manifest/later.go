@@ -1,0 +1,71 @@
+package manifest
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/novox/mesh/appliance"
+)
+
+const notCarriedOut = "not carried out by this version"
+
+// notYet lists what the schema knows and this version does not act on: a field, or one value of a field. A star is any name or index.
+// A line goes when resolve, render and the agent do what it says.
+var notYet = []struct{ at, value string }{
+	{at: "provides"}, {at: "requires"}, {at: "secrets"}, {at: "generates"}, {at: "settings"}, {at: "certificates"},
+	{at: "bus"}, {at: "tools"}, {at: "upgrade"}, {at: "build"},
+	{at: "seats.*.events"}, {at: "seats.*.tools"}, {at: "seats.*.work"},
+	{at: "privileged.*.network"}, {at: "privileged.*.device"}, {at: "privileged.*.container"},
+	{at: "resources.*.artifact"},
+	{at: "resources.*.on-change.*", value: "signal"},
+	{at: "resources.*.kind", value: "artifact"}, {at: "resources.*.kind", value: "container"}, {at: "resources.*.kind", value: "certificate"},
+	{at: "resources.*.kind", value: "trust"}, {at: "resources.*.kind", value: "packet-filter"},
+}
+
+// refuseNotYet names every field of v that is valid and would be ignored.
+func refuseNotYet(v any, errs *Errors) {
+	for _, n := range notYet {
+		walk(v, strings.Split(n.at, "."), "", func(path string, found any) {
+			switch {
+			case n.value == "":
+				errs.add(path, "", "valid, but "+notCarriedOut)
+			case found == n.value:
+				errs.add(path, "", appliance.Quote(n.value)+" is valid, but "+notCarriedOut)
+			}
+		})
+	}
+}
+
+// walk calls visit with everything in v that steps lead to.
+func walk(v any, steps []string, path string, visit func(path string, found any)) {
+	if len(steps) == 0 {
+		visit(path, v)
+		return
+	}
+	switch in := v.(type) {
+	case map[string]any:
+		for _, k := range keys(in) {
+			if steps[0] == k || steps[0] == "*" {
+				walk(in[k], steps[1:], join(path, k), visit)
+			}
+		}
+	case []any:
+		if steps[0] == "*" {
+			for i := range in {
+				walk(in[i], steps[1:], index(path, i), visit)
+			}
+		}
+	}
+}
+
+// suggest is a hint towards the candidate that was probably meant; none where there are no candidates.
+func suggest(s string, candidates []string, none string) string {
+	if near := nearest(s, candidates); near != "" {
+		return "did you mean " + appliance.Quote(near) + "?"
+	}
+	if len(candidates) == 0 {
+		return none
+	}
+	candidates = slices.Sorted(slices.Values(candidates))
+	return "one of " + strings.Join(candidates[:min(20, len(candidates))], ", ")
+}

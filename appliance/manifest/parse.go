@@ -1,0 +1,298 @@
+package manifest
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// Parse reads a module.json. Its error is an *Errors with everything that is wrong with the file.
+func Parse(data []byte) (*Manifest, error) {
+	var errs Errors
+	v := decode(data, &errs)
+	if err := errs.result(); err != nil {
+		return nil, err
+	}
+	theSchema().check(v, &errs)
+	refuseNotYet(v, &errs)
+
+	var m Manifest
+	var mistyped *json.UnmarshalTypeError
+	if err := json.Unmarshal(data, &m); errors.As(err, &mistyped) && len(errs.Problems) == 0 {
+		errs.add(mistyped.Field, "a whole number is written without point and exponent", mistyped.Value+" does not fit")
+	}
+	m.fill()
+	c := checker{m: &m, known: errs.Problems}
+	c.check()
+	errs.Problems = append(errs.Problems, c.found...)
+	if err := errs.result(); err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
+// fill puts the defaults in, so that a recorded manifest means the same to a later version.
+func (m *Manifest) fill() {
+	for i := range m.Seats {
+		m.Seats[i].Scope = cmp.Or(m.Seats[i].Scope, ScopeMesh)
+	}
+	for name, p := range m.Ports {
+		p.Protocol = cmp.Or(p.Protocol, "tcp")
+		m.Ports[name] = p
+	}
+	for i := range m.Resources {
+		m.Resources[i].fill(m.Resources)
+	}
+}
+
+func (r *Resource) fill(all []Resource) {
+	switch r.Kind {
+	case wire.Directory, wire.File:
+		r.Owner = cmp.Or(r.Owner, "root")
+		r.Group = cmp.Or(r.Group, r.Owner)
+		if len(r.Mode) == 3 {
+			r.Mode = "0" + r.Mode
+		}
+		if r.Kind == wire.Directory {
+			r.Class = cmp.Or(r.Class, "data") // MOD-10
+			r.Mode = cmp.Or(r.Mode, "0750")
+		} else {
+			r.Mode = cmp.Or(r.Mode, "0640")
+		}
+	case wire.Process:
+		r.Restart = cmp.Or(r.Restart, "always")
+		r.Stop = cmp.Or(r.Stop, "10s")
+		if r.Ready != nil {
+			r.Ready.Every = cmp.Or(r.Ready.Every, "1s")
+			r.Ready.Within = cmp.Or(r.Ready.Within, "30s")
+		}
+		if r.Alive != nil {
+			r.Alive.Every = cmp.Or(r.Alive.Every, "10s")
+			r.Alive.Within = cmp.Or(r.Alive.Within, "5s")
+			r.Alive.Failures = cmp.Or(r.Alive.Failures, 3)
+		}
+		for _, other := range all {
+			if other.Kind != wire.File {
+				continue
+			}
+			if r.OnChange == nil {
+				r.OnChange = map[string]string{}
+			}
+			r.OnChange[other.Label()] = cmp.Or(r.OnChange[other.Label()], "restart") // DEC-11
+		}
+	}
+}
+
+// checker finds what a schema cannot say.
+type checker struct {
+	m     *Manifest
+	known []Problem // the schema's; nothing more is said about a field it refused
+	found []Problem
+}
+
+func (c *checker) add(path, hint, text string) {
+	for _, k := range c.known {
+		if path == k.Path || strings.HasPrefix(path, k.Path+".") || strings.HasPrefix(path, k.Path+"[") {
+			return
+		}
+	}
+	c.found = append(c.found, Problem{Path: path, Text: text, Hint: hint})
+}
+
+func (c *checker) check() {
+	c.name("module", "module", string(c.m.Module))
+	seen := map[string]bool{}
+	for i, s := range c.m.Seats {
+		at := index("seats", i) + ".name"
+		c.name(at, "seat", string(s.Name))
+		c.once(seen, at, "seat "+string(s.Name))
+	}
+	for i, s := range c.m.Claims {
+		c.name(index("claims", i), "seat", string(s))
+	}
+	for i, p := range c.m.Privileged {
+		if p.Path != "" {
+			c.clean(index("privileged", i)+".path", p.Path)
+		}
+	}
+	for i, r := range c.m.Resources {
+		at := index("resources", i)
+		if !slices.Contains(wire.ResourceKinds, r.Kind) {
+			continue
+		}
+		if r.Label() != "" {
+			c.once(seen, at, r.ID())
+		}
+		switch r.Kind {
+		case wire.Package:
+			for j, pattern := range r.Unless {
+				if _, err := path.Match(pattern, ""); err != nil {
+					c.add(index(at+".unless", j), "", appliance.Quote(pattern)+" is not a glob pattern")
+				}
+			}
+		case wire.User:
+			c.account(at+".name", r.Name)
+		case wire.Directory, wire.File:
+			c.place(at, r, seen)
+		case wire.Process:
+			c.process(at, r)
+		case wire.Overlay:
+			if !slices.Contains(c.m.Claims, "mesh-network") {
+				c.add(at+".kind", "claim mesh-network", `"overlay" is only for the module that claims mesh-network`)
+			}
+		}
+	}
+}
+
+func (c *checker) name(at, what, s string) {
+	if _, err := appliance.ParseName[string](what, s); err != nil {
+		e := appliance.AsError(err)
+		c.add(at, e.Hint, e.Text)
+	}
+}
+
+func (c *checker) once(seen map[string]bool, at, what string) {
+	if seen[what] {
+		c.add(at, "", what+" is there twice")
+	}
+	seen[what] = true
+}
+
+// account checks a user that the manifest makes.
+func (c *checker) account(at, name string) {
+	switch name {
+	case "root":
+		c.add(at, "leave it out", "root is always there")
+	case "mesh":
+		c.privilege(at, name)
+	}
+}
+
+// privilege refuses an account with rights of its own unless the manifest says why (MOD-14).
+func (c *checker) privilege(at, user string) {
+	if !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.User == user }) {
+		c.add(at, fmt.Sprintf(`add {"user": %q, "reason": "…"} to privileged`, user), "user "+user+" needs a privilege")
+	}
+}
+
+// place checks path and owners of a directory or file.
+func (c *checker) place(at string, r Resource, seen map[string]bool) {
+	c.owner(at+".owner", r.Owner)
+	c.owner(at+".group", r.Group)
+	if r.Content != nil {
+		c.placeholders(at+".content", *r.Content)
+	}
+	where := at + ".path"
+	c.placeholders(where, r.Path)
+	if !c.clean(where, r.Path) {
+		return
+	}
+	c.once(seen, where, "path "+r.Path)
+	if !strings.HasPrefix(r.Path, "${dir}/") {
+		if !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.Path != "" && within(r.Path, p.Path) }) {
+			c.add(where, `keep it beneath ${dir}, or add {"path": "…", "reason": "…"} to privileged`, appliance.Quote(r.Path)+" lies outside ${dir}")
+		}
+		return
+	}
+	parent := path.Dir(r.Path)
+	made := func(o Resource) bool { return o.Kind == wire.Directory && o.Path == parent }
+	if parent != "${dir}" && !slices.ContainsFunc(c.m.Resources, made) {
+		c.add(where, "", fmt.Sprintf("its folder %s is no directory of this manifest", appliance.Quote(parent)))
+	}
+}
+
+// clean says whether p is a plain path: nothing in it that leads elsewhere.
+func (c *checker) clean(at, p string) bool {
+	switch {
+	case slices.Contains(strings.Split(p, "/"), ".."):
+		c.add(at, "", appliance.Quote(p)+` holds ".."`)
+	case path.Clean(p) != p || p == "/" || p == "":
+		c.add(at, "no empty or dot parts, no slash at the end", appliance.Quote(p)+" is not a plain path")
+	case strings.Contains(strings.TrimPrefix(p, "${dir}/"), "${dir}"):
+		c.add(at, "", "${dir} can only stand at the beginning")
+	default:
+		return true
+	}
+	return false
+}
+
+func within(p, folder string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
+
+func (c *checker) owner(at, name string) {
+	users := c.users()
+	if !slices.Contains(users, name) {
+		c.add(at, suggest(name, users, ""), appliance.Quote(name)+" is neither root nor a user of this manifest")
+	}
+}
+
+func (c *checker) users() []string {
+	users := []string{"root"}
+	for _, r := range c.m.Resources {
+		if r.Kind == wire.User {
+			users = append(users, r.Name)
+		}
+	}
+	return users
+}
+
+func (c *checker) process(at string, r Resource) {
+	c.owner(at+".user", r.User)
+	if r.User == "root" {
+		c.privilege(at+".user", r.User)
+	}
+	for i, s := range r.Command {
+		c.placeholders(index(at+".command", i), s)
+	}
+	for _, k := range slices.Sorted(maps.Keys(r.Environment)) {
+		c.placeholders(join(at+".environment", k), r.Environment[k])
+	}
+	c.duration(at+".stop", r.Stop, 0, 10*time.Minute)
+	c.probe(at+".ready", r.Ready)
+	c.probe(at+".alive", r.Alive)
+	var files []string
+	for _, o := range c.m.Resources {
+		if o.Kind == wire.File {
+			files = append(files, o.Label())
+		}
+	}
+	for _, f := range slices.Sorted(maps.Keys(r.OnChange)) {
+		if !slices.Contains(files, f) {
+			c.add(join(at+".on-change", f), suggest(f, files, "the manifest has no files"), "names no file of this manifest")
+		}
+	}
+}
+
+func (c *checker) probe(at string, p *Check) {
+	if p == nil {
+		return
+	}
+	c.placeholders(at+".http", p.HTTP)
+	c.placeholders(at+".tcp", p.TCP)
+	for i, s := range p.Command {
+		c.placeholders(index(at+".command", i), s)
+	}
+	c.duration(at+".every", p.Every, 100*time.Millisecond, time.Hour)
+	c.duration(at+".within", p.Within, 100*time.Millisecond, time.Hour)
+}
+
+func (c *checker) duration(at, s string, least, most time.Duration) {
+	if d, err := time.ParseDuration(s); err != nil || d < least || d > most {
+		c.add(at, fmt.Sprintf("from %s to %s", least, most), appliance.Quote(s)+" is out of bounds")
+	}
+}
+
+// fromDir is how a path is called in ids: from ${dir} where it lies beneath.
+func fromDir(p string) string { return strings.TrimPrefix(p, "${dir}/") }
+
+func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+
+func keysOf[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
