@@ -127,10 +127,13 @@ func (h *helper) do(r request) (a answer, err error) {
 		err = nat(r.From, r.To)
 	case "memory":
 		a.Number, err = memory()
-	case "cpu":
+	case "cpu", "peak":
 		var u unix.Rusage
 		err = unix.Getrusage(unix.RUSAGE_SELF, &u)
 		a.Number = u.Utime.Nano() + u.Stime.Nano()
+		if r.Op == "peak" {
+			a.Number = u.Maxrss
+		}
 	default:
 		err = fmt.Errorf("no such request %q", r.Op)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"strings"
 )
 
 // Key is a private or a public Curve25519 key. String gives its text, so never print a private one.
@@ -44,7 +45,7 @@ func (k Key) String() string { return base64.StdEncoding.EncodeToString(k[:]) }
 // ParseKey reads what String wrote.
 func ParseKey(text string) (Key, error) {
 	data, err := base64.StdEncoding.Strict().DecodeString(text)
-	if err != nil || len(data) != len(Key{}) {
+	if err != nil || len(data) != len(Key{}) || strings.ContainsAny(text, "\r\n") { // the decoder skips line ends
 		return Key{}, fmt.Errorf("parse key: want %d bytes in base64 (44 characters), got %d characters", len(Key{}), len(text))
 	}
 	return Key(data), nil

@@ -229,10 +229,13 @@ func newOwners(c Config, mtu int) *owners {
 // judge says where a packet that came out of the tunnel goes. What a peer sends to itself is never sent back.
 func (o *owners) judge(packet []byte) verdict {
 	var from, to netip.Addr
-	if packet[0]>>4 == 6 {
-		from, to = netip.AddrFrom16([16]byte(packet[8:24])), netip.AddrFrom16([16]byte(packet[24:40]))
-	} else {
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
 		from, to = netip.AddrFrom4([4]byte(packet[12:16])), netip.AddrFrom4([4]byte(packet[16:20]))
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		from, to = netip.AddrFrom16([16]byte(packet[8:24])), netip.AddrFrom16([16]byte(packet[24:40]))
+	default:
+		return dropped // the device cuts IPv6 packets to a length that it lets overflow
 	}
 	if to == o.self {
 		return toKernel
