@@ -95,11 +95,12 @@ type Warning struct {
 
 // Alive is the heartbeat. Frozen as part of version 0; fields are only ever added.
 type Alive struct {
-	Number       appliance.Number `json:"number"`     // applied
-	Digest       appliance.Digest `json:"digest"`     // of the declaration applied; empty before the first
-	Membership   appliance.Number `json:"membership"` // applied
-	Run          string           `json:"run"`        // random, one per start of the agent
-	Machine      string           `json:"machine"`    // hash of the machine id
+	Number       appliance.Number `json:"number"`             // applied
+	Digest       appliance.Digest `json:"digest"`             // of the declaration applied; empty before the first
+	Membership   appliance.Number `json:"membership"`         // applied
+	Run          string           `json:"run"`                // random, one per start of the agent
+	Machine      string           `json:"machine"`            // hash of the machine id
+	Handshake    time.Time        `json:"handshake,omitzero"` // the overlay's last with the hub; on the hub with anybody
 	Capabilities Capabilities     `json:"capabilities"`
 }
 
@@ -113,5 +114,6 @@ type Capabilities struct {
 	Distribution string           `json:"distribution"`      // ID of os-release
 	Init         string           `json:"init"`              // systemd, openrc, none
 	Runtime      string           `json:"runtime,omitempty"` // docker, podman
+	State        string           `json:"state"`             // folder of the installation
 	Kinds        []ResourceKind   `json:"kinds"`
 }

@@ -1,0 +1,120 @@
+package controller
+
+import (
+	"context"
+	"crypto/ed25519"
+	"sync"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/identity"
+	"github.com/novox/mesh/appliance/store"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// roster is what every message needs of the records: whose key, and what was last sent. It is in memory, so that nodes are heard and
+// judged while the store is away (BUS-13).
+type roster struct {
+	mu    sync.Mutex
+	nodes map[appliance.NodeID]*member
+	older bool // a node reported a number that the records never issued (DEC-3)
+}
+
+// member is one node in the roster.
+type member struct {
+	name         appliance.NodeName
+	identity     ed25519.PublicKey
+	capabilities wire.Capabilities
+	declared     store.Declaration // the last issued; zero before the first
+	resent       time.Time
+	runs         runs
+	seen         time.Time
+	handshake    time.Time
+}
+
+// load takes the records in place of what was there. What only messages tell (runs, handshakes) stays.
+func (r *roster) load(ctx context.Context, s *store.Store) error {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	declared, err := s.Latest(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fresh := make(map[appliance.NodeID]*member, len(nodes))
+	for _, n := range nodes {
+		public, err := identity.ParsePublic(n.Keys)
+		if err != nil {
+			return err
+		}
+		m := r.nodes[n.ID]
+		if m == nil {
+			m = &member{capabilities: n.Capabilities, seen: n.LastSeen}
+		}
+		m.name, m.identity, m.declared = n.Name, public.Identity, declared[n.ID]
+		fresh[n.ID] = m
+	}
+	r.nodes = fresh
+	return nil
+}
+
+func (r *roster) size() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.nodes)
+}
+
+// key gives the live identity key of a node.
+func (r *roster) key(id appliance.NodeID) (ed25519.PublicKey, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[id]
+	if m == nil {
+		return nil, false
+	}
+	return m.identity, true
+}
+
+// with calls f on a node's entry under the lock; f must not call out.
+func (r *roster) with(id appliance.NodeID, f func(*member)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.nodes[id]; m != nil {
+		f(m)
+	}
+}
+
+// runs tells two machines under one key apart from one machine that restarted (NODE-6).
+type runs struct {
+	current string
+	last    uint64          // sequence within current
+	retired map[string]bool // runs that gave way to another; bounded
+	clone   bool
+}
+
+// maxRetired bounds the runs remembered of one node.
+const maxRetired = 64
+
+// take judges an alive's run and sequence; false means that it was heard before. A run that comes back after it gave way to another
+// is a second machine under the same key.
+func (r *runs) take(run string, sequence uint64) bool {
+	switch {
+	case run == r.current:
+		if sequence <= r.last {
+			return false
+		}
+	case r.retired[run]:
+		r.clone = true
+		return false
+	case r.current != "":
+		if r.retired == nil || len(r.retired) >= maxRetired {
+			r.retired = map[string]bool{}
+		}
+		r.retired[r.current] = true
+	}
+	r.current, r.last = run, sequence
+	return true
+}
