@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/resolve"
+)
+
+// ApprovedPlan is the plan of a node that is rendered now, and who approved it when.
+type ApprovedPlan struct {
+	Number uint64 // rises by one with each plan of the node
+	Plan   resolve.Plan
+	Digest appliance.Digest
+	By     string
+	At     time.Time
+}
+
+// ApprovePlans makes these the approved plans of their nodes; earlier ones are kept. A plan that is approved already stays as it is.
+func (s *Store) ApprovePlans(ctx context.Context, by By, plans map[appliance.NodeID]resolve.Plan) error {
+	return s.change(ctx, "approve plans", by, func(tx pgx.Tx) error {
+		nodes := make([]appliance.NodeID, 0, len(plans))
+		for node := range plans {
+			nodes = append(nodes, node)
+		}
+		slices.Sort(nodes) // one order of locks for everybody
+		for _, node := range nodes {
+			if err := approve(ctx, tx, by, node, plans[node].Bytes()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func approve(ctx context.Context, tx pgx.Tx, by By, node appliance.NodeID, content []byte) error {
+	name, err := lockNode(ctx, tx, node)
+	if err != nil {
+		return err
+	}
+	type kept struct {
+		Number   uint64
+		Digest   appliance.Digest
+		Approved bool
+	}
+	known, err := rows[kept](ctx, tx, `
+		(SELECT number, digest, approved FROM plan WHERE node = $1 AND approved)
+		UNION (SELECT number, digest, approved FROM plan WHERE node = $1 ORDER BY number DESC LIMIT 1) ORDER BY number`, node)
+	if err != nil {
+		return err
+	}
+	var before any
+	number, digest := uint64(1), appliance.DigestOf(content)
+	for _, k := range known {
+		number = k.Number + 1
+		if k.Approved {
+			before = map[string]any{"number": k.Number, "digest": k.Digest}
+			if k.Digest == digest {
+				return nil
+			}
+		}
+	}
+	if _, err := tx.Exec(ctx, `UPDATE plan SET approved = false WHERE node = $1 AND approved`, node); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO plan (node, number, content, digest, approved, approved_by, approved_at) VALUES ($1, $2, $3, $4, true, $5, $6)`,
+		node, number, string(content), digest, by.Who, by.At)
+	if err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "plan approve", name, before, map[string]any{"number": number, "digest": digest})
+}
+
+// lockNode makes the numbering of one node's plans and declarations one after the other; it gives the node's name.
+func lockNode(ctx context.Context, tx pgx.Tx, node appliance.NodeID) (name string, err error) {
+	err = tx.QueryRow(ctx, `SELECT name FROM node WHERE id = $1 FOR NO KEY UPDATE`, node).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(node))).WithNext("mesh node list")
+	}
+	return name, err
+}
+
+// ApprovedPlans gives the approved plan of every node that has one.
+func (s *Store) ApprovedPlans(ctx context.Context) (all map[appliance.NodeID]ApprovedPlan, err error) {
+	all = map[appliance.NodeID]ApprovedPlan{}
+	err = s.read(ctx, "read the approved plans", func(tx pgx.Tx) error {
+		type approved struct {
+			Node       appliance.NodeID
+			Number     uint64
+			Content    string
+			Digest     appliance.Digest
+			ApprovedBy string
+			ApprovedAt time.Time
+		}
+		found, err := rows[approved](ctx, tx, `SELECT node, number, content::text AS content, digest, approved_by, approved_at FROM plan WHERE approved`)
+		for _, f := range found {
+			plan, err := resolve.ParsePlan([]byte(f.Content))
+			if err != nil {
+				return err
+			}
+			all[f.Node] = ApprovedPlan{Number: f.Number, Plan: plan, Digest: f.Digest, By: f.ApprovedBy, At: f.ApprovedAt}
+		}
+		return err
+	})
+	return all, err
+}
