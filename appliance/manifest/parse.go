@@ -290,8 +290,13 @@ func (c *checker) duration(at, s string, least, most time.Duration) {
 	}
 }
 
-// fromDir is how a path is called in ids: from ${dir} where it lies beneath.
-func fromDir(p string) string { return strings.TrimPrefix(p, "${dir}/") }
+// fromDir is how a path is called in ids: from ${dir} where it lies beneath, "." for ${dir} itself.
+func fromDir(p string) string {
+	if p == "${dir}" {
+		return "."
+	}
+	return strings.TrimPrefix(p, "${dir}/")
+}
 
 func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
