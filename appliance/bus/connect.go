@@ -18,6 +18,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+	"golang.org/x/time/rate"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/wire"
@@ -47,7 +48,7 @@ type Options struct {
 	Wait bool // return only once connected, or when the context ends; else Connect returns at once and the link connects when it can
 }
 
-// Connect opens the link. The context bounds only the wait; Close ends the link.
+// Connect opens the link, after one try of each endpoint at the latest. The context bounds only the wait; Close ends the link.
 func Connect(ctx context.Context, o Options) (*Link, error) {
 	urls, err := o.check()
 	if err != nil {
@@ -59,6 +60,8 @@ func Connect(ctx context.Context, o Options) (*Link, error) {
 		replies: map[string]*Reply{},
 		since:   time.Now(),
 		joined:  make(chan struct{}),
+		gone:    make(chan struct{}),
+		dead:    rate.NewLimiter(deadPerSec, deadAtOnce),
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
@@ -240,6 +243,7 @@ func (l *Link) closed() {
 	ended := l.ended
 	l.mu.Unlock()
 	if ended {
+		l.goneOnce.Do(func() { close(l.gone) })
 		return
 	}
 	l.log.Error("bus connection given up by the client library: opening another", "user", l.user)

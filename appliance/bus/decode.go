@@ -64,5 +64,3 @@ func (l *Link) guard(m Message, run func()) (reason string) {
 	run()
 	return ""
 }
-
-func (l *Link) setAside(m Message, reason string) {}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/wire"
@@ -26,9 +27,12 @@ type Link struct {
 	options nats.Options
 	since   time.Time // of Connect
 	count   counters
+	dead    *rate.Limiter // of messages from core set aside
 
 	joined     chan struct{} // closed at the first connection
 	joinedOnce sync.Once
+	gone       chan struct{} // closed when the connection is, after Close
+	goneOnce   sync.Once
 	lastError  atomic.Value // string
 
 	mu            sync.Mutex
@@ -64,7 +68,7 @@ type Status struct {
 
 	Denied         uint64 // publishes and subscriptions refused by the broker
 	Undecodable    uint64 // messages set aside: unknown subject, no envelope, a kind that does not belong there
-	LetGo          uint64 // messages let go after the window, or as the handler said
+	LetGo          uint64 // messages of the stream set aside, for whatever reason
 	Panics         uint64 // of handlers
 	ForeignReplies uint64 // answers refused since they would have gone to another user's inbox
 	LateReplies    uint64 // replies nobody waits for
@@ -92,18 +96,9 @@ func (l *Link) Close() {
 	if ended {
 		return
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for s := range nc.StatusChanged(nats.CLOSED) {
-			if s == nats.CLOSED {
-				return
-			}
-		}
-	}()
-	if err := nc.Drain(); err == nil && !nc.IsClosed() {
+	if nc.Drain() == nil {
 		select {
-		case <-done:
+		case <-l.gone:
 		case <-time.After(2 * drainWithin):
 		}
 	}

@@ -98,6 +98,7 @@ var Rights = slices.Concat(
 		{KindController, Publish, wire.SubjectNotices},
 		{KindController, Publish, wire.SubjectMembership},
 		{KindController, Publish, wire.SubjectDeadletter},
+		{KindController, Publish, wire.SubjectWindows},
 		// It alone answers, and beneath the asker's own prefix only, which the link holds it to (BUS-9). A prefix cannot be
 		// narrowed to a kind of user: a wildcard is a whole token.
 		{KindController, Publish, "_INBOX.>"},
@@ -114,13 +115,17 @@ var Rights = slices.Concat(
 // controllerStreams are the server's own subjects that raising, reading and emptying the streams needs, each by its full name.
 // Nobody else has any.
 func controllerStreams() (rights []Right) {
-	for _, stream := range []string{wire.StreamControl, wire.StreamDeadletter} {
-		for _, call := range []string{"STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE", "CONSUMER.LIST"} {
+	grant := func(stream string, calls ...string) {
+		for _, call := range calls {
 			rights = append(rights, Right{KindController, Publish, "$JS.API." + call + "." + stream})
 		}
 	}
-	// A consumer that is in no list has a name nobody can know beforehand.
-	return append(rights, Right{KindController, Publish, "$JS.API.CONSUMER.DELETE." + wire.StreamControl + ".*"})
+	grant(wire.StreamControl, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.PURGE", "STREAM.MSG.GET", "STREAM.MSG.DELETE", "CONSUMER.LIST")
+	// A consumer that is in no list has a name nobody knows beforehand.
+	grant(wire.StreamControl+".*", "CONSUMER.DELETE")
+	grant(wire.StreamDeadletter, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET")
+	grant(wire.StreamWindows, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET")
+	return rights
 }
 
 // controllerHears is built from the one list of what the controller hears (BUS-11).

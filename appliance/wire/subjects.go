@@ -19,6 +19,8 @@ const (
 	StreamControl       = "CONTROL"
 	StreamDeadletter    = "DEADLETTER"
 	SubjectDeadletter   = "mesh.deadletter"
+	StreamWindows       = "WINDOWS" // the last account of what keeps failing, one for each consumer (BUS-12)
+	SubjectWindows      = "mesh.window.*"
 )
 
 // Followed is a subject the controller hears. The decoder, the controller's grants and the genesis template are built from this list (BUS-11).

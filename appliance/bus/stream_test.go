@@ -1,0 +1,207 @@
+package bus_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/bus/bustest"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+var mesh = appliance.NewMeshID()
+
+// envelope is a signed message of the kind; the link looks at its form only.
+func envelope(t testing.TB, kind wire.Kind, from, body string) []byte {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := wire.Seal(wire.Header{Kind: kind, Version: wire.Version, Mesh: mesh, From: from, To: string(mesh), Time: time.Now()}, []byte(body), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// eventually polls for what another process or goroutine brings about.
+func eventually(t testing.TB, what func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if err = what(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// heard collects what a handler was given.
+type heard struct {
+	mu       sync.Mutex
+	messages []bus.Message
+}
+
+func (h *heard) add(m bus.Message) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.messages = append(h.messages, m)
+	return len(h.messages)
+}
+
+func (h *heard) list() []bus.Message {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]bus.Message(nil), h.messages...)
+}
+
+func (h *heard) want(n int) func() error {
+	return func() error {
+		if got := len(h.list()); got != n {
+			return fmt.Errorf("heard %d messages, want %d", got, n)
+		}
+		return nil
+	}
+}
+
+// follow runs a Follow until stop is called or the test ends.
+func follow(t testing.TB, l *bus.Link, consumer string, handle func(context.Context, bus.Message) bus.Verdict) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Follow(ctx, consumer, handle) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// BUS-7, BUS-12: a message stays until it is recorded; a nak with delay brings it back after the delay.
+func TestLaterBringsBack(t *testing.T) {
+	c := bustest.NewCast(t)
+	s := bustest.Start(t, c.Records)
+	controller := s.Controller(t, c)
+	node := s.Connect(t, c, wire.NodeUser(c.Hub))
+	var h heard
+	var times []time.Time
+	follow(t, controller, "reports", func(_ context.Context, m bus.Message) bus.Verdict {
+		times = append(times, time.Now())
+		if h.add(m) < 3 {
+			return bus.StoreAway(300 * time.Millisecond)
+		}
+		return bus.Done()
+	})
+	data := envelope(t, wire.KindReport, string(c.Hub), "{}")
+	if err := node.PublishStored(t.Context(), wire.ReportSubject(c.Hub), data); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, h.want(3))
+	eventually(t, func() error { return settled(t, controller) })
+	for i, m := range h.list() {
+		if m.Delivered != i+1 || m.Header.From != string(c.Hub) || string(m.Data) != string(data) {
+			t.Errorf("message %d: delivered %d, header %+v", i, m.Delivered, m.Header)
+		}
+		if i > 0 && times[i].Sub(times[i-1]) < 290*time.Millisecond {
+			t.Errorf("came back after %s, asked for 300ms", times[i].Sub(times[i-1]))
+		}
+	}
+}
+
+func settled(t testing.TB, controller *bus.Link) error {
+	list, err := bus.Backlogs(t.Context(), controller)
+	if err != nil {
+		return err
+	}
+	for _, b := range list {
+		if b.Waiting != 0 || b.Open != 0 {
+			return fmt.Errorf("consumer %+v is not settled", b)
+		}
+	}
+	return nil
+}
+
+// BUS-11: what cannot be decoded, or does not belong on its subject, and what makes a handler panic is set aside and disturbs nobody.
+func TestSetAside(t *testing.T) {
+	c := bustest.NewCast(t)
+	s := bustest.Start(t, c.Records)
+	controller := s.Controller(t, c)
+	node := s.Connect(t, c, wire.NodeUser(c.Hub))
+	var h heard
+	follow(t, controller, "reports", func(_ context.Context, m bus.Message) bus.Verdict {
+		h.add(m)
+		if strings.HasSuffix(string(m.Data), "panic") {
+			panic("on purpose")
+		}
+		if strings.HasSuffix(string(m.Data), "dead") {
+			return bus.Dead("as the handler said")
+		}
+		return bus.Done()
+	})
+	if _, err := controller.Subscribe(wire.SubjectAlives, func(m bus.Message) {
+		if strings.HasSuffix(string(m.Data), "panic") {
+			panic("on purpose")
+		}
+		h.add(m)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	me := string(c.Hub)
+	for _, data := range [][]byte{
+		[]byte("garbage"), nil, envelope(t, wire.KindAlive, me, "wrong kind"), envelope(t, wire.KindReport, me, "panic"),
+		envelope(t, wire.KindReport, me, "dead"), envelope(t, wire.KindReport, me, "fine"),
+	} {
+		if err := node.PublishStored(t.Context(), wire.ReportSubject(c.Hub), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, data := range [][]byte{[]byte("garbage"), envelope(t, wire.KindAlive, me, "panic"), envelope(t, wire.KindAlive, me, "fine")} {
+		if err := node.Publish(wire.AliveSubject(c.Hub), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, h.want(4))
+	eventually(t, func() error { return settled(t, controller) })
+	var dead []bus.DeadLetter
+	eventually(t, func() (err error) {
+		if dead, err = bus.DeadLetters(t.Context(), controller, 100); err == nil && len(dead) != 7 {
+			err = fmt.Errorf("%d dead letters, want 7", len(dead))
+		}
+		return err
+	})
+	reasons := map[string]int{}
+	for _, d := range dead {
+		reasons[d.Subject+": "+d.Reason]++
+		if d.Size != len(d.Data) || d.Time.IsZero() {
+			t.Errorf("dead letter %+v", d)
+		}
+	}
+	report, alive := wire.ReportSubject(c.Hub), wire.AliveSubject(c.Hub)
+	for reason, n := range map[string]int{
+		report + ": open envelope: not an envelope":                          2,
+		report + ": kind \"alive\" does not belong on mesh.control.*.report": 1,
+		report + ": handler panicked: on purpose":                            1,
+		report + ": as the handler said":                                     1,
+		alive + ": open envelope: not an envelope":                           1,
+		alive + ": handler panicked: on purpose":                             1,
+	} {
+		if reasons[reason] != n {
+			t.Errorf("%d dead letters say %q, want %d (all: %v)", reasons[reason], reason, n, reasons)
+		}
+	}
+	if st := controller.Status(); st.Panics != 2 || st.Undecodable != 4 || st.LetGo != 5 {
+		t.Errorf("status %+v", st)
+	}
+}
