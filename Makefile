@@ -1,0 +1,66 @@
+# Mesh: `make` shows what there is to do.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
+export CGO_ENABLED ?= 0
+
+# The build date is the commit's, so that the same commit gives the same bytes.
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
+BUILD_DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || date -u +%Y-%m-%dT%H:%M:%SZ)
+BUILD      := go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.buildDate=$(BUILD_DATE)"
+
+PREFIX   ?= /usr/local
+NAME     ?= $(shell hostname -s)
+ENDPOINT ?= $(firstword $(shell hostname -I 2>/dev/null))
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+TIMEOUT     ?= 30m
+FUZZTIME    ?= 30s
+# Where goroutines share state; elsewhere the race detector only costs time.
+RACE := $(patsubst %,./%/...,$(wildcard appliance/agent appliance/bus appliance/controller appliance/supervise appliance/appliancetest embedded))
+
+.PHONY: help build genesis test packages lint generate bench fuzz clean
+
+help: ## show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+
+build: ## bin/mesh and bin/lab for this machine
+	$(BUILD) -o bin/mesh ./cmd/mesh
+	$(BUILD) -o bin/lab ./cmd/lab
+
+genesis: build ## make this machine the hub of a mesh (NAME=, ENDPOINT=, ARGS=)
+	@if [ "$$(id -u)" -ne 0 ]; then echo "error: genesis changes this machine and needs root" >&2; echo "hint: sudo make genesis" >&2; exit 3; fi
+	@if [ -z "$(ENDPOINT)" ]; then echo "error: this machine has no address that others could reach" >&2; echo "hint: make genesis ENDPOINT=HOST" >&2; exit 3; fi
+	@echo "This installs $(PREFIX)/bin/mesh and runs: mesh genesis --name $(NAME) --endpoint $(ENDPOINT) --yes $(ARGS)"
+	@echo "Genesis installs PostgreSQL from this distribution where there is none, without a cluster of the package's own."
+	install -D -m 0755 bin/mesh $(PREFIX)/bin/mesh
+	$(PREFIX)/bin/mesh genesis --name "$(NAME)" --endpoint "$(ENDPOINT)" --yes $(ARGS)
+
+packages: ## install what the tests need, saying what
+	@.ci/packages
+
+test: packages lint ## every test that runs here, the lab included
+	go test -count=1 -timeout $(TIMEOUT) ./...
+	CGO_ENABLED=1 go test -race -count=1 -timeout $(TIMEOUT) $(RACE)
+
+lint: ## gofmt, vet, staticcheck
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "error: not formatted: $$unformatted" >&2; echo "hint: gofmt -w ." >&2; exit 1; fi
+	go vet ./...
+	@if ! CGO_ENABLED=0 go run $(STATICCHECK) -version; then echo "skipped: $(STATICCHECK) can be neither found nor fetched"; \
+	else echo go run $(STATICCHECK) ./...; go run $(STATICCHECK) ./...; fi
+
+generate: ## write generated files anew; fails where they were not what they should be
+	@before=$$(git status --porcelain; git diff); go generate ./...; after=$$(git status --porcelain; git diff); \
+	if [ "$$before" != "$$after" ]; then echo "error: generated files were out of date; commit what changed:" >&2; git status --short >&2; exit 1; fi
+
+bench: ## benchmarks (not part of the tests)
+	go test -run '^$$' -bench . -benchmem -timeout $(TIMEOUT) ./...
+
+fuzz: ## every fuzz target for FUZZTIME
+	@.ci/fuzz $(FUZZTIME)
+
+clean: ## remove what was built
+	rm -rf bin
