@@ -1,6 +1,10 @@
 package enrol
 
-import "github.com/novox/mesh/appliance"
+import (
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/overlay"
+	"github.com/novox/mesh/appliance/pki"
+)
 
 // Why an enrolment was refused. A joiner and a script read these; they are never renamed.
 const (
@@ -10,18 +14,18 @@ const (
 	TokenRevoked    appliance.Reason = "token-revoked"
 	TokenForeign    appliance.Reason = "token-foreign" // of another mesh
 	TokenUnknown    appliance.Reason = "token-unknown"
-	Clock           appliance.Reason = "clock"
-	Pin             appliance.Reason = "pin" // authority or signing key is not what the token pins
+	Clock                            = pki.WrongClock
+	Pin                              = pki.WrongPin // authority or signing key is not what the token pins
 	NameTaken       appliance.Reason = "name-taken"
 	NameInvalid     appliance.Reason = "name-invalid"
 	KeyTaken        appliance.Reason = "key-taken"
-	RangeOverlap    appliance.Reason = "range-overlap"
+	RangeOverlap                     = overlay.Clash
 	Proof           appliance.Reason = "proof"
 	ChallengeStale  appliance.Reason = "challenge-stale"
 	Rate            appliance.Reason = "rate"
 	Platform        appliance.Reason = "platform"
 	AlreadyEnrolled appliance.Reason = "already-enrolled"
-	MeshFull        appliance.Reason = "mesh-full"
+	MeshFull                         = overlay.Full
 )
 
 // way is the kind of a refusal and the way out of it.

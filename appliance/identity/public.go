@@ -32,8 +32,8 @@ func ParsePublic(w wire.PublicKeys) (Public, error) {
 		return Public{}, refuse("identity", "base64 of an Ed25519 public key")
 	}
 	p.Identity = identity[:]
-	if p.Overlay, err = decode32(w.Overlay); err != nil {
-		return Public{}, refuse("overlay", "base64 of a WireGuard public key")
+	if p.Overlay, err = ParseOverlay(w.Overlay); err != nil {
+		return Public{}, err
 	}
 	if p.Sealing, err = age.ParseX25519Recipient(w.Sealing); err != nil || p.Sealing.String() != w.Sealing {
 		return Public{}, refuse("sealing", "an age recipient, age1…")
@@ -52,13 +52,27 @@ func ParsePublic(w wire.PublicKeys) (Public, error) {
 	return p, nil
 }
 
-// ParseOverlay reads a WireGuard public key.
+// ParseOverlay reads a WireGuard public key. Only its one spelling below the field's prime is taken: X25519 ignores the top bit and
+// reduces the rest, so two other strings would be the same peer.
 func ParseOverlay(s string) ([32]byte, error) {
 	key, err := decode32(s)
-	if err != nil {
-		return key, refuse("overlay", "base64 of a WireGuard public key")
+	if err != nil || !reduced(key) {
+		return [32]byte{}, refuse("overlay", "base64 of a WireGuard public key")
 	}
 	return key, nil
+}
+
+// reduced says whether a little-endian number is below 2^255 - 19.
+func reduced(k [32]byte) bool {
+	if k[31] != 0x7f {
+		return k[31] < 0x7f
+	}
+	for _, b := range k[1:31] {
+		if b != 0xff {
+			return true
+		}
+	}
+	return k[0] < 0xed
 }
 
 func parseTLS(s string) (*ecdsa.PublicKey, error) {
