@@ -16,7 +16,7 @@ CREATE TABLE mesh (
 	overlay_port port_number NOT NULL,
 	epoch        bigint NOT NULL DEFAULT 1 CHECK (epoch >= 1),
 	endpoints    text[] NOT NULL CHECK (cardinality(endpoints) >= 1),
-	signing      key32 NOT NULL,
+	signing      bytea NOT NULL CHECK (octet_length(signing) = 32),
 	sealing      text NOT NULL CHECK (sealing LIKE 'age1%'),
 	bus          bus_key NOT NULL,
 	bus_modules  bus_key NOT NULL CHECK (bus_modules <> bus),
@@ -39,7 +39,7 @@ CREATE TABLE operator (
 	id       operator_id PRIMARY KEY,
 	name     mesh_name NOT NULL UNIQUE,
 	role     text NOT NULL CHECK (role IN ('admin', 'viewer')),
-	signing  key32 NOT NULL UNIQUE,
+	signing  bytea NOT NULL UNIQUE CHECK (octet_length(signing) = 32),
 	bus      bus_key NOT NULL UNIQUE,
 	added_at timestamptz NOT NULL
 );

@@ -78,7 +78,7 @@ CREATE TABLE token (
 	uses       integer NOT NULL CHECK (uses BETWEEN 1 AND 10000),
 	used       integer NOT NULL DEFAULT 0 CHECK (used BETWEEN 0 AND uses),
 	bus        bus_key NOT NULL UNIQUE,
-	claim      key32 NOT NULL UNIQUE,
+	claim      bytea NOT NULL UNIQUE CHECK (octet_length(claim) = 32),
 	created_at timestamptz NOT NULL,
 	expires_at timestamptz NOT NULL CHECK (expires_at > created_at),
 	revoked_at timestamptz,

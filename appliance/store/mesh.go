@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"net/netip"
 	"time"
@@ -11,20 +12,20 @@ import (
 	"github.com/novox/mesh/appliance"
 )
 
-// Mesh is the one mesh of these records. Keys are public halves, as text: base64, age recipient, nkey.
+// Mesh is the one mesh of these records. Keys are public halves.
 type Mesh struct {
-	ID          appliance.MeshID `json:"id"`
-	Name        string           `json:"name"`
-	Range       netip.Prefix     `json:"range"` // the overlay's; the only record of it
-	OverlayPort uint16           `json:"overlayPort"`
-	Epoch       uint64           `json:"epoch"`     // raised by a restore; 1 at first
-	Endpoints   []string         `json:"endpoints"` // of the broker from outside, host:port
-	Signing     string           `json:"signing"`
-	Sealing     string           `json:"sealing"`
-	Bus         string           `json:"bus"`        // the controller's user in account CONTROL
-	BusModules  string           `json:"busModules"` // the controller's user in account MODULES
-	Authority   []byte           `json:"authority"`  // DER
-	FoundedAt   time.Time        `json:"foundedAt"`
+	ID          appliance.MeshID  `json:"id"`
+	Name        string            `json:"name"`
+	Range       netip.Prefix      `json:"range"` // the overlay's; the only record of it
+	OverlayPort uint16            `json:"overlayPort"`
+	Epoch       uint64            `json:"epoch"`     // raised by a restore; 1 at first
+	Endpoints   []string          `json:"endpoints"` // of the broker from outside, host:port
+	Signing     ed25519.PublicKey `json:"signing"`
+	Sealing     string            `json:"sealing"`
+	Bus         string            `json:"bus"`        // the controller's user in account CONTROL
+	BusModules  string            `json:"busModules"` // the controller's user in account MODULES
+	Authority   []byte            `json:"authority"`  // DER
+	FoundedAt   time.Time         `json:"foundedAt"`
 }
 
 // Mesh gives the mesh's row; NotFound before Found has committed.

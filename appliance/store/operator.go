@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 type Operator struct {
 	ID      appliance.OperatorID   `json:"id"`
 	Name    appliance.OperatorName `json:"name"`
-	Role    string                 `json:"role"`    // admin, viewer
-	Signing string                 `json:"signing"` // Ed25519, base64
-	Bus     string                 `json:"bus"`     // user nkey
+	Role    string                 `json:"role"` // admin, viewer
+	Signing ed25519.PublicKey      `json:"signing"`
+	Bus     string                 `json:"bus"` // user nkey
 	AddedAt time.Time              `json:"addedAt"`
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"time"
 
@@ -19,7 +20,7 @@ type Token struct {
 	Uses      int                `json:"uses"`
 	Used      int                `json:"used"`
 	Bus       string             `json:"bus"`   // user nkey
-	Claim     string             `json:"claim"` // Ed25519, base64
+	Claim     ed25519.PublicKey  `json:"claim"` // signs hello and claim
 	CreatedAt time.Time          `json:"createdAt"`
 	ExpiresAt time.Time          `json:"expiresAt"`
 	RevokedAt time.Time          `json:"revokedAt,omitzero"` // zero: not revoked
@@ -94,3 +95,6 @@ func (s *Store) RevokeToken(ctx context.Context, by By, id appliance.TokenID) er
 		return audit(ctx, tx, by, "token revoke", string(id), before, after)
 	})
 }
+
+// Record is the token as package enrol verifies with it.
+func (t Token) Record() enrol.Record { return enrol.Record{ID: t.ID, Bus: t.Bus, Claim: t.Claim} }
