@@ -33,12 +33,12 @@ COMMENT ON COLUMN node.endpoint IS 'host:port of its overlay socket where known'
 COMMENT ON COLUMN node.certificate IS 'DER, over its TLS key';
 
 CREATE TABLE node_key (
+	id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	node    node_id NOT NULL REFERENCES node,
 	kind    text NOT NULL CHECK (kind IN ('identity', 'overlay', 'sealing', 'tls', 'bus')),
 	public  text NOT NULL,
 	since   timestamptz NOT NULL,
-	retired timestamptz CHECK (retired >= since),
-	PRIMARY KEY (node, kind, since),
+	retired timestamptz,
 	CHECK (CASE kind
 		WHEN 'sealing' THEN public LIKE 'age1%'
 		WHEN 'bus' THEN public ~ '^U[A-Z2-7]{55}$'

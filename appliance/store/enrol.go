@@ -9,6 +9,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/enrol"
+	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -20,6 +21,7 @@ type Enrolment struct {
 	Labels       map[string]string  // the token's go before them
 	State        string             // the machine's installation folder
 	Capabilities wire.Capabilities
+	Modules      []appliance.ModuleName // assigned to the node in the same transaction
 
 	Allocate func(used []netip.Addr) (netip.Addr, error)
 	Issue    func(appliance.NodeID, appliance.NodeName, netip.Addr) (certificate []byte, err error)
@@ -106,6 +108,9 @@ func spend(ctx context.Context, tx pgx.Tx, by By, e Enrolment) (Enrolled, error)
 	if _, err := tx.Exec(ctx, `INSERT INTO enrolment (token, identity, node, at) VALUES ($1, $2, $3, $4)`, e.Token, e.Keys.Identity, n.ID, by.At); err != nil {
 		return Enrolled{}, err
 	}
+	if err := assignAll(ctx, tx, by, n.ID, e.Modules); err != nil {
+		return Enrolled{}, err
+	}
 	return Enrolled{Node: n.ID, Name: n.Name, Address: n.Address, Certificate: n.Certificate}, nil
 }
 
@@ -170,4 +175,17 @@ func freeAddress(ctx context.Context, tx pgx.Tx, allocate func([]netip.Addr) (ne
 		return netip.Addr{}, appliance.Errorf(appliance.Internal, "enrol: address %s lies outside the overlay's range", address)
 	}
 	return address, nil
+}
+
+// assignAll gives a new node what every node runs.
+func assignAll(ctx context.Context, tx pgx.Tx, by By, node appliance.NodeID, modules []appliance.ModuleName) error {
+	if len(modules) == 0 {
+		return nil
+	}
+	for _, module := range modules {
+		if err := assign(ctx, tx, by, resolve.Assignment{Node: node, Module: module}); err != nil {
+			return err
+		}
+	}
+	return judge(ctx, tx)
 }
