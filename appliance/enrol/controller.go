@@ -174,7 +174,7 @@ func checkClaimant(c wire.Claim) error {
 	if len(p.Kinds) > maxKinds {
 		return appliance.Errorf(appliance.Invalid, "check claim: %d resource kinds, at most %d", len(p.Kinds), maxKinds)
 	}
-	texts := []string{p.Binary, string(p.Digest), p.Distribution, p.Init, p.Runtime}
+	texts := []string{p.Binary, string(p.Digest), p.Distribution, p.Init, p.Runtime, p.State}
 	for _, k := range p.Kinds {
 		texts = append(texts, string(k))
 	}
