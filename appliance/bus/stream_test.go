@@ -20,11 +20,23 @@ var mesh = appliance.NewMeshID()
 // envelope is a signed message of the kind; the link looks at its form only.
 func envelope(t testing.TB, kind wire.Kind, from, body string) []byte {
 	t.Helper()
+	return seal(t, wire.Header{Kind: kind, From: from}, body)
+}
+
+// asking is an envelope that names where the answer goes.
+func asking(t testing.TB, kind wire.Kind, from, reply string) []byte {
+	t.Helper()
+	return seal(t, wire.Header{Kind: kind, From: from, Reply: reply}, "{}")
+}
+
+func seal(t testing.TB, h wire.Header, body string) []byte {
+	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := wire.Seal(wire.Header{Kind: kind, Version: wire.Version, Mesh: mesh, From: from, To: string(mesh), Time: time.Now()}, []byte(body), key)
+	h.Version, h.Mesh, h.To, h.Time = wire.Version, mesh, string(mesh), time.Now()
+	data, err := wire.Seal(h, []byte(body), key)
 	if err != nil {
 		t.Fatal(err)
 	}

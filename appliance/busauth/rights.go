@@ -146,7 +146,7 @@ func controllerHears() (rights []Right) {
 	return rights
 }
 
-// Subjects are the allow list of one user, sorted.
+// Subjects are the allow list of one user with a verb, sorted.
 func (k Kind) Subjects(verb Verb, id string) []string {
 	fill := strings.NewReplacer("<own>", k.token(id), "<user>", k.User(id))
 	var subjects []string
