@@ -111,7 +111,7 @@ func (r *Running) raise(ctx context.Context) error {
 			return err
 		}
 	}
-	if r.record.Switch, err = r.start(boot{Hostname: "switch"}, "", mounts); err != nil {
+	if r.record.Switch, err = r.start(boot{Hostname: "switch"}, r.record.Group, mounts); err != nil {
 		return fmt.Errorf("start the switch: %w", err)
 	}
 	if err := errors.Join(r.record.save(r.Dir), raiseSwitch(r.record.Switch.Pid, len(r.record.Bed.Links))); err != nil {

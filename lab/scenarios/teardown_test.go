@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +19,7 @@ import (
 // A footprint is what a bed has on this machine: all that must be gone when it is down.
 type footprint struct {
 	dir        string
-	name       string
+	group      string
 	namespaces []string // "net:[4026532201]"
 }
 
@@ -32,13 +31,14 @@ func footprintOf(t *testing.T, bed *netns.Running) footprint {
 	}
 	type process struct{ Pid int }
 	var record struct {
+		Group  string
 		Switch process
 		Hosts  []process
 	}
 	if err := json.Unmarshal(text, &record); err != nil {
 		t.Fatal(err)
 	}
-	f := footprint{dir: bed.Dir, name: bed.Name()}
+	f := footprint{dir: bed.Dir, group: record.Group}
 	for _, p := range append(record.Hosts, record.Switch) {
 		for _, kind := range []string{"net", "mnt", "pid", "uts", "ipc", "cgroup"} {
 			name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.Pid, kind))
@@ -72,12 +72,9 @@ func (f footprint) traces() []string {
 			}
 		}
 	}
-	filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), "mesh-lab."+f.name+".") {
-			found = append(found, "control group "+path)
-		}
-		return nil
-	})
+	if _, err := os.Stat(f.group); f.group != "" && err == nil {
+		found = append(found, "control group "+f.group)
+	}
 	return found
 }
 
@@ -136,6 +133,7 @@ func owner(dir string) int {
 func TestKilledOwnerIsSweptAfter(t *testing.T) {
 	needLab(t)
 	dir := t.TempDir()
+	t.Cleanup(func() { netns.Sweep(context.Background(), dir) })
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", ownerCommand, dir)
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
