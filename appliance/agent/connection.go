@@ -24,7 +24,7 @@ func (a *Agent) connect(ctx context.Context) {
 		wire.SubjectMembership:              a.verified(wire.KindMembership, wire.Everybody, a.memberships),
 	}
 	for subject, take := range hear {
-		if err := link.Subscribe(subject, func(m bus.Message) { take(m.Data) }); err != nil {
+		if _, err := link.Subscribe(subject, func(m bus.Message) { take(m.Data) }); err != nil {
 			a.cfg.Log.Error("subscribe", "subject", subject, "err", err)
 		}
 	}
@@ -108,7 +108,7 @@ func (a *Agent) beat(ctx context.Context) {
 		data, err = wire.Seal(wire.Header{Kind: wire.KindAlive, Version: wire.Version, Mesh: a.cfg.Mesh, From: string(a.cfg.Node),
 			To: string(a.cfg.Mesh), Sequence: sequence, Time: now()}, body, a.cfg.Identity)
 		if err == nil {
-			err = link.Publish(ctx, wire.AliveSubject(a.cfg.Node), data)
+			err = link.Publish(wire.AliveSubject(a.cfg.Node), data)
 		}
 	}
 	if err != nil && ctx.Err() == nil {

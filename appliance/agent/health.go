@@ -82,7 +82,7 @@ func (w *watch) report() []wire.Health {
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.probes)) {
 		h := w.probes[id].health
-		if have, ok := worst[h.Instance]; ok && (rank(h.State) > rank(have.State) || have.Since.IsZero()) {
+		if have, ok := worst[h.Instance]; ok && (wire.Worse(have.State, h.State) != have.State || have.Since.IsZero()) {
 			worst[h.Instance] = h
 		}
 	}
@@ -91,10 +91,6 @@ func (w *watch) report() []wire.Health {
 		out = append(out, worst[name])
 	}
 	return out
-}
-
-func rank(s wire.HealthState) int {
-	return slices.Index([]wire.HealthState{wire.Healthy, wire.Starting, wire.Stopped, wire.Unhealthy, wire.Looping}, s)
 }
 
 // follow is one probe's life: ready first, then alive for as long as the process stays the same one.

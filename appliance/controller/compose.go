@@ -111,7 +111,7 @@ func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) ([]s
 		if !ok {
 			continue
 		}
-		s, err := c.issue(ctx, plan, facts)
+		s, err := c.issue(ctx, plan.Plan, facts)
 		if err != nil {
 			return out, fmt.Errorf("declare %s: %w", facts.Nodes[id].Name, err)
 		}
@@ -138,7 +138,7 @@ func (c *Controller) issue(ctx context.Context, plan resolve.Plan, facts render.
 		return s, err
 	}
 	c.roster.with(plan.Node, func(n *member) {
-		n.declared = store.Declaration{Number: s.number, Digest: s.digest, Envelope: envelope}
+		n.declared = store.Issued{Number: s.number, Digest: s.digest, Envelope: envelope}
 		n.resent = time.Now()
 	})
 	c.publish(wire.DeclarationSubject(plan.Node), envelope)
@@ -150,7 +150,11 @@ func (c *Controller) body(plan resolve.Plan, facts render.Facts) (version int, b
 	understands := wire.Version
 	c.roster.with(plan.Node, func(n *member) { understands = n.capabilities.Wire })
 	if understands < wire.Oldest {
-		body, err = wire.Encode(c.cfg.Binary())
+		replace, err := c.cfg.Binary()
+		if err != nil {
+			return 0, nil, err
+		}
+		body, err = wire.Encode(replace)
 		return 0, body, err
 	}
 	content, err := render.Render(plan, facts)
@@ -245,15 +249,17 @@ func (c *Controller) composeMembers(ctx context.Context) error {
 	if same {
 		return nil
 	}
-	issued, err := c.cfg.Store.IssueMembership(ctx, body, func(n appliance.Number) ([]byte, error) {
-		return membership.Sign(c.mesh.ID, n, time.Now(), body, c.cfg.Keys.Signing)
+	var envelope []byte
+	number, _, err := c.cfg.Store.IssueMembership(ctx, body, func(n appliance.Number) ([]byte, error) {
+		envelope, err = membership.Sign(c.mesh.ID, n, time.Now(), body, c.cfg.Keys.Signing)
+		return envelope, err
 	})
 	if err != nil {
 		return err
 	}
 	c.members.mu.Lock()
-	c.members.number, c.members.digest, c.members.envelope = issued.Number, issued.Digest, issued.Envelope
+	c.members.number, c.members.digest, c.members.envelope = number, appliance.DigestOf(body), envelope
 	c.members.mu.Unlock()
-	c.publish(wire.SubjectMembership, issued.Envelope)
+	c.publish(wire.SubjectMembership, envelope)
 	return nil
 }

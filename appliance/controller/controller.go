@@ -26,8 +26,8 @@ type Config struct {
 	Link      *bus.Link // the controller's user in account CONTROL
 	Keys      identity.MeshKeys
 	Authority *pki.Authority
-	SetUsers  func(file []byte) error // hands a composed users file to the broker
-	Binary    func() wire.Replace     // what a version-0 declaration names
+	SetUsers  func(file []byte) error      // hands a composed users file to the broker
+	Binary    func() (wire.Replace, error) // what a version-0 declaration names
 	Log       *slog.Logger
 }
 

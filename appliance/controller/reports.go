@@ -44,7 +44,7 @@ func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict 
 			// With the digests unknown nothing is superseded (BUS-13).
 			superseded = n.declared.Digest != "" && n.declared.Digest != report.About.Digest
 			if report.About.Number.Compare(n.declared.Number) > 0 {
-				c.roster.older = true
+				n.ahead = report.About.Number
 			}
 		})
 	}

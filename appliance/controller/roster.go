@@ -17,7 +17,6 @@ import (
 type roster struct {
 	mu    sync.Mutex
 	nodes map[appliance.NodeID]*member
-	older bool // a node reported a number that the records never issued (DEC-3)
 }
 
 // member is one node in the roster.
@@ -25,7 +24,8 @@ type member struct {
 	name         appliance.NodeName
 	identity     ed25519.PublicKey
 	capabilities wire.Capabilities
-	declared     store.Declaration // the last issued; zero before the first
+	declared     store.Issued     // the last issued; zero before the first
+	ahead        appliance.Number // reported, and never issued by these records (DEC-3); zero where none
 	resent       time.Time
 	runs         runs
 	seen         time.Time
@@ -87,6 +87,18 @@ func (r *roster) with(id appliance.NodeID, f func(*member)) {
 	}
 }
 
+// behind refuses to push to a node that has seen a later declaration than these records ever issued. Only that node's pushes stop: its
+// report is its own word, and proves nothing about others.
+func (r *roster) behind(id appliance.NodeID, name appliance.NodeName) (err error) {
+	r.with(id, func(m *member) {
+		if m.ahead.Compare(m.declared.Number) > 0 {
+			err = appliance.Errorf(appliance.Conflict, "push to %s: it carried out declaration %s, the records know none after %s", name, m.ahead, m.declared.Number).
+				WithHint("the store is older than the mesh: it was restored from a backup without a new epoch")
+		}
+	})
+	return err
+}
+
 // runs tells two machines under one key apart from one machine that restarted (NODE-6).
 type runs struct {
 	current string
@@ -117,4 +129,13 @@ func (r *runs) take(run string, sequence uint64) bool {
 	}
 	r.current, r.last = run, sequence
 	return true
+}
+
+// add puts a node that was just recorded into the roster; one that is there stays.
+func (r *roster) add(id appliance.NodeID, m *member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes[id] == nil {
+		r.nodes[id] = m
+	}
 }

@@ -23,16 +23,21 @@ func (i Installation) Lock(what string) (release func(), err error) {
 	if err := os.MkdirAll(i.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("lock installation: %w", err)
 	}
-	f, err := os.OpenFile(i.LockFile(), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	return Hold(i.LockFile(), what)
+}
+
+// Hold locks one file until release, or the end of the process. Held by another: Conflict, at once, naming the holder.
+func Hold(path, what string) (release func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock installation: %w", err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	if err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		defer f.Close()
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock installation %s: %w", i.Dir, err)
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		return nil, i.held(f)
+		return nil, held(f)
 	}
 	text, err := json.Marshal(holder{os.Getpid(), what})
 	if err == nil {
@@ -43,7 +48,7 @@ func (i Installation) Lock(what string) (release func(), err error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock installation %s: %w", i.Dir, err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() {
 		_ = f.Truncate(0) // only for people: closing is what lets go
@@ -51,13 +56,13 @@ func (i Installation) Lock(what string) (release func(), err error) {
 	}, nil
 }
 
-func (i Installation) held(f *os.File) error {
+func held(f *os.File) error {
 	by := "another process"
 	var h holder
 	if text, err := io.ReadAll(io.LimitReader(f, 4096)); err == nil && json.Unmarshal(text, &h) == nil && h.PID > 0 {
 		by = fmt.Sprintf("process %d, %s", h.PID, appliance.Quote(h.Command))
 	}
-	return appliance.Errorf(appliance.Conflict, "lock installation %s: %s holds it", i.Dir, by).
+	return appliance.Errorf(appliance.Conflict, "lock %s: %s holds it", f.Name(), by).
 		WithHint("one command at a time changes an installation; wait for it to end")
 }
 

@@ -2,9 +2,7 @@ package operators
 
 import (
 	"crypto/ed25519"
-	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"os"
 
 	"github.com/nats-io/nkeys"
@@ -29,14 +27,14 @@ type Credential struct {
 // SigningKey gives the private half that signs requests.
 func (c Credential) SigningKey() ed25519.PrivateKey { return ed25519.NewKeyFromSeed(c.Key) }
 
-// Public gives the public halves, as the records keep them: signing in base64, bus as nkey.
-func (c Credential) Public() (signing, bus string, err error) {
+// Public gives the public halves, as the records keep them.
+func (c Credential) Public() (signing ed25519.PublicKey, bus string, err error) {
 	pair, err := nkeys.FromSeed([]byte(c.Bus))
 	if err != nil {
-		return "", "", fmt.Errorf("read bus key of operator %s: %w", c.Name, err)
+		return nil, "", appliance.Errorf(appliance.Invalid, "read the bus key of operator %s: it is damaged", c.Name)
 	}
 	bus, err = pair.PublicKey()
-	return base64.StdEncoding.EncodeToString(c.SigningKey().Public().(ed25519.PublicKey)), bus, err
+	return c.SigningKey().Public().(ed25519.PublicKey), bus, err
 }
 
 // ReadCredential reads and checks the file.

@@ -33,7 +33,6 @@ type Token struct {
 	Expires time.Time          `json:"expires"`
 	State   string             `json:"state"` // open, used, expired, revoked
 	Name    appliance.NodeName `json:"name,omitempty"`
-	By      string             `json:"by"`
 }
 
 // RevokeToken names a token by its id.

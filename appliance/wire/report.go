@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -57,6 +58,15 @@ const (
 	Looping   HealthState = "crash-looping"
 	Stopped   HealthState = "stopped"
 )
+
+// Worse gives the worse of two states.
+func Worse(a, b HealthState) HealthState {
+	order := []HealthState{Healthy, Starting, Stopped, Unhealthy, Looping}
+	if slices.Index(order, b) > slices.Index(order, a) {
+		return b
+	}
+	return a
+}
 
 // Health is the state of one instance since a time.
 type Health struct {

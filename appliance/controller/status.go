@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/operators"
+	"github.com/novox/mesh/appliance/store"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// A node is lost when nothing was heard of it for this long (NODE-6); a handshake older than a session means no path.
+const (
+	lostAfter    = 90 * time.Second
+	sessionLasts = 180 * time.Second
+)
+
+func compare(a, b appliance.NodeName) int { return cmp.Compare(a, b) }
+
+func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
+	states, err := c.cfg.Store.NodeStates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.pending(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := operators.Status{Mesh: operators.StatusMesh{ID: c.mesh.ID, Name: c.mesh.Name}, Nodes: []operators.NodeStatus{}}
+	for _, s := range states {
+		n := nodeStatus(s, a.by.At)
+		n.Unpushed = len(p.changes[s.Node])
+		c.roster.with(s.Node, func(m *member) {
+			if m.seen.After(n.LastSeen) {
+				n.LastSeen, n.Lost = m.seen, a.by.At.Sub(m.seen) > lostAfter
+			}
+			if n.Clone = m.runs.clone; n.Clone {
+				n.Warnings = append(n.Warnings, wire.Warning{Code: "clone", Severity: "error", Text: "two machines speak under this node's key",
+					Remedy: "stop one of them, then `mesh node replace " + string(s.Name) + "`"})
+			}
+		})
+		if err := c.roster.behind(s.Node, s.Name); err != nil {
+			n.Warnings = append(n.Warnings, wire.Warning{Code: "store-older", Severity: "error", Text: err.Error(), Remedy: appliance.AsError(err).Hint})
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	return out, nil
+}
+
+// nodeStatus says what the records know of one node.
+func nodeStatus(s store.NodeState, now time.Time) operators.NodeStatus {
+	n := operators.NodeStatus{Name: s.Name, ID: s.Node, Mode: s.Mode, LastSeen: s.LastSeen, Lost: now.Sub(s.LastSeen) > lostAfter,
+		Current: s.Current(), Declared: s.Declared, Reported: s.Reported, Outcome: cmp.Or(s.Outcome, "none"), Health: wire.Healthy,
+		Resources: map[wire.Status]int{}, Instances: []operators.InstanceStatus{}, Kept: s.Kept, Warnings: s.Warnings}
+	if !s.Sent.IsZero() {
+		n.Number = s.Sent.String()
+	}
+	if n.Outcome == "refused" {
+		n.Outcome = "failed"
+	}
+	if n.Warnings == nil {
+		n.Warnings = []wire.Warning{}
+	}
+	for _, o := range s.Outcomes {
+		n.Resources[o.Status]++
+		if o.Status == wire.Failed || o.Status == wire.Refused {
+			n.Failures = append(n.Failures, o)
+		}
+	}
+	for _, h := range s.Health {
+		n.Instances = append(n.Instances, operators.InstanceStatus{Name: h.Instance, Health: h.State, Why: h.Why, Log: h.Log})
+		n.Health = wire.Worse(n.Health, h.State)
+	}
+	if n.Reported == "" {
+		n.Health = wire.Starting
+	}
+	return n
+}
+
+func (c *Controller) showOverlay(ctx context.Context, a asked) (any, error) {
+	nodes, err := c.cfg.Store.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := operators.Overlay{Range: c.mesh.Range, Nodes: []operators.OverlayNode{}}
+	for _, n := range nodes {
+		o := operators.OverlayNode{Name: n.Name, Address: n.Address, Hub: n.Hub, Endpoint: n.Endpoint, Path: "down"}
+		c.roster.with(n.ID, func(m *member) { o.Handshake = m.handshake })
+		if !o.Handshake.IsZero() && a.by.At.Sub(o.Handshake) < sessionLasts {
+			o.Path = "direct"
+		}
+		out.Nodes = append(out.Nodes, o)
+	}
+	return out, nil
+}

@@ -1,0 +1,192 @@
+package serve
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/controller"
+	"github.com/novox/mesh/appliance/downloads"
+	"github.com/novox/mesh/appliance/identity"
+	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/pki"
+	"github.com/novox/mesh/appliance/store"
+	"github.com/novox/mesh/appliance/wire"
+	"github.com/novox/mesh/embedded/natsd"
+)
+
+// hub is the running process.
+type hub struct {
+	install   installation.Installation
+	settings  Settings
+	keys      identity.MeshKeys
+	authority *pki.Authority
+	binary    *downloads.Binary
+	broker    *natsd.Server
+	log       *slog.Logger
+}
+
+// Run is the hub's process. The broker stands first and stays, whatever becomes of the store: nodes remain connected and their reports
+// wait (GEN-8). The rest is tried again until ctx ends.
+func Run(ctx context.Context, install installation.Installation, log *slog.Logger) error {
+	release, err := installation.Hold(filepath.Join(install.Hub(), "lock"), "mesh serve")
+	if err != nil {
+		return err
+	}
+	defer release()
+	h, err := open(install, log)
+	if err != nil {
+		return err
+	}
+	certificate, err := h.certificate()
+	if err != nil {
+		return err
+	}
+	own := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }
+	h.broker, err = natsd.Start(natsd.Config{Name: pki.BrokerName(h.settings.Mesh), Host: "0.0.0.0", Port: int(h.settings.Ports.Broker), StoreDir: Streams(install),
+		Users: UsersFile(install), Certificate: own, Logger: log.With("part", "broker")})
+	if err != nil {
+		return fmt.Errorf("start broker: %w", err)
+	}
+	defer h.broker.Close()
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(h.settings.Ports.Downloads))))
+	if err != nil {
+		return fmt.Errorf("start downloads: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return h.binary.Serve(ctx, listener, pki.ServerTLS(own, h.authority.Certificate, nil, pki.Clock(nil)))
+	})
+	g.Go(func() error { return h.keepControlling(ctx) })
+	return g.Wait()
+}
+
+func open(install installation.Installation, log *slog.Logger) (*hub, error) {
+	h := &hub{install: install, log: log, binary: downloads.New(install.Binary())}
+	var err error
+	if h.settings, err = ReadSettings(install); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, appliance.Errorf(appliance.NotFound, "serve: there is no hub in %s", install.Dir).WithNext("mesh genesis --name NAME --endpoint HOST")
+		}
+		return nil, err
+	}
+	if h.keys, err = identity.LoadMesh(install.HubKeys()); err != nil {
+		return nil, err
+	}
+	der, err := ReadAuthority(install)
+	if err != nil {
+		return nil, err
+	}
+	h.authority, err = pki.LoadAuthority(h.settings.Mesh, der, h.keys.Authority)
+	return h, err
+}
+
+// ReadAuthority reads the authority's certificate, DER.
+func ReadAuthority(install installation.Installation) ([]byte, error) {
+	text, err := os.ReadFile(AuthorityFile(install))
+	if err != nil {
+		return nil, err
+	}
+	return pki.DecodePEM(text)
+}
+
+// certificate makes the servers' own: a fresh key at every start, under the fixed names (PKI-6).
+func (h *hub) certificate() (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := h.authority.Issue(pki.Request{Public: &key.PublicKey, Names: []string{pki.BrokerName(h.settings.Mesh), pki.DownloadsName(h.settings.Mesh)},
+		Usage: pki.Server, Now: time.Now()})
+	if err != nil {
+		return nil, err
+	}
+	return pki.Chain(leaf, h.authority.Certificate.Raw, key)
+}
+
+// keepControlling runs store and controller again and again; each end is told, and tried again after a pause that grows to 10 s.
+func (h *hub) keepControlling(ctx context.Context) error {
+	pause := 250 * time.Millisecond
+	for {
+		begun := time.Now()
+		err := h.control(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(begun) > time.Minute {
+			pause = 250 * time.Millisecond
+		}
+		h.log.Error("controller ended, starting again", "in", pause, "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 10*time.Second)
+	}
+}
+
+// control brings up the store, founds the mesh where that has not happened, and controls it.
+func (h *hub) control(ctx context.Context) error {
+	dsn, closeStore, err := h.store(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	records, err := store.Open(ctx, store.Config{DSN: dsn})
+	if err != nil {
+		return err
+	}
+	defer records.Close()
+	if err := h.found(ctx, records); err != nil {
+		return err
+	}
+	link, err := bus.Connect(ctx, bus.Options{InProcess: h.broker.InProcess(), User: wire.ControllerUser, Key: h.keys.ControllerBus, Logger: h.log.With("part", "bus"), Wait: true})
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	return controller.Run(ctx, controller.Config{Store: records, Link: link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx, link),
+		Binary: func() (wire.Replace, error) { return h.binary.Replace(int(h.settings.Ports.Downloads)) }, Log: h.log.With("part", "controller")})
+}
+
+// returnWithin is how long the controller may be away after new bus users before the previous ones come back (BUS-1).
+const returnWithin = 30 * time.Second
+
+// setUsers applies a users file and puts the previous one back unless the controller is, or comes back, connected.
+func (h *hub) setUsers(ctx context.Context, link *bus.Link) func([]byte) error {
+	return func(file []byte) error {
+		if err := h.broker.SetUsers(file); err != nil {
+			return err
+		}
+		if link.Status().Connected {
+			return nil
+		}
+		go func() {
+			for end := time.Now().Add(returnWithin); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				if ctx.Err() != nil || link.Status().Connected {
+					return
+				}
+			}
+			h.log.Error("the controller did not return after new bus users: the previous ones are put back")
+			if err := h.broker.Restore(); err != nil {
+				h.log.Error("restore bus users", "err", err)
+			}
+		}()
+		return nil
+	}
+}

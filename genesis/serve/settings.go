@@ -1,0 +1,111 @@
+// Package serve is the process of the hub: broker, store, controller and download server in one, without privileges. It starts the
+// parts, keeps them going and founds the mesh from what genesis decided. What the parts do is theirs.
+package serve
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/durable"
+	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// Settings is hub.json: what genesis decided, once. The records say what is so; this file is what the hub needs before it has them.
+type Settings struct {
+	Version     int              `json:"version"`
+	Mesh        appliance.MeshID `json:"mesh"`
+	Name        string           `json:"name"`
+	Endpoints   []string         `json:"endpoints"` // of the broker, from outside: host:port
+	Range       netip.Prefix     `json:"range"`
+	Ports       Ports            `json:"ports"`
+	Hub         Hub              `json:"hub"`
+	Operator    Operator         `json:"operator"`
+	StoreFile   string           `json:"storeFile,omitempty"`   // a DSN to an existing server; empty: the private cluster
+	PostgresBin string           `json:"postgresBin,omitempty"` // empty: the newest on the machine
+	Founded     time.Time        `json:"founded"`
+}
+
+// Ports are what the hub's own parts bind.
+type Ports struct {
+	Broker    uint16 `json:"broker"`
+	Downloads uint16 `json:"downloads"`
+	Overlay   uint16 `json:"overlay"`
+}
+
+// Hub is the hub's own node.
+type Hub struct {
+	ID           appliance.NodeID   `json:"id"`
+	Name         appliance.NodeName `json:"name"`
+	Address      netip.Addr         `json:"address"`
+	Keys         wire.PublicKeys    `json:"keys"`
+	Certificate  []byte             `json:"certificate"` // DER
+	Capabilities wire.Capabilities  `json:"capabilities"`
+}
+
+// Operator is the first operator's public half.
+type Operator struct {
+	ID      appliance.OperatorID   `json:"id"`
+	Name    appliance.OperatorName `json:"name"`
+	Signing ed25519.PublicKey      `json:"signing"` // base64 in the file
+	Bus     string                 `json:"bus"`
+}
+
+// Where things lie in the hub's folder.
+func SettingsFile(i installation.Installation) string { return filepath.Join(i.Hub(), "hub.json") }
+func AuthorityFile(i installation.Installation) string {
+	return filepath.Join(i.Hub(), "authority.crt")
+}
+func UsersFile(i installation.Installation) string { return filepath.Join(i.Hub(), "users.conf") }
+
+// Folders of the base bundles' data; bundles names them.
+func Cluster(i installation.Installation) string {
+	return filepath.Join(i.Module("mesh-store"), "store", "cluster")
+}
+func Streams(i installation.Installation) string {
+	return filepath.Join(i.Module("mesh-broker"), "data")
+}
+
+// settingsVersion is the form of hub.json.
+const settingsVersion = 1
+
+// ReadSettings reads hub.json; os.ErrNotExist where genesis has not got so far.
+func ReadSettings(i installation.Installation) (Settings, error) {
+	var s Settings
+	data, err := os.ReadFile(SettingsFile(i))
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("read %s: %w", SettingsFile(i), err)
+	}
+	if s.Version != settingsVersion {
+		return s, appliance.Errorf(appliance.Conflict, "read %s: version %d, this binary reads %d", SettingsFile(i), s.Version, settingsVersion).WithHint("run the binary that wrote it, or a newer one")
+	}
+	return s, nil
+}
+
+// Write puts hub.json in place.
+func (s Settings) Write(i installation.Installation) error {
+	s.Version = settingsVersion
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(SettingsFile(i), append(data, '\n'), 0o600)
+}
+
+// Carried is what the hub's parts bind, as its agent states it (PORT-2).
+func (s Settings) Carried() []wire.CarriedPort {
+	return []wire.CarriedPort{
+		{Port: s.Ports.Broker, Protocol: "tcp", Part: "broker"},
+		{Port: s.Ports.Downloads, Protocol: "tcp", Part: "downloads"},
+		{Port: s.Ports.Overlay, Protocol: "udp", Part: "overlay"},
+	}
+}

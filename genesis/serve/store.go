@@ -1,0 +1,110 @@
+package serve
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/manifest"
+	"github.com/novox/mesh/appliance/operators"
+	"github.com/novox/mesh/appliance/resolve"
+	"github.com/novox/mesh/appliance/store"
+	"github.com/novox/mesh/bundles"
+	"github.com/novox/mesh/embedded/postgres"
+)
+
+// store gives the DSN of the records: the named server's, or that of the private cluster, which it starts.
+func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
+	if h.settings.StoreFile != "" {
+		dsn, err := ReadDSN(h.settings.StoreFile)
+		return dsn, func() {}, err
+	}
+	bin, _, err := postgres.FindFor(h.settings.PostgresBin, Cluster(h.install))
+	if err != nil {
+		return "", nil, err
+	}
+	logFile, err := os.OpenFile(filepath.Join(h.install.Module("mesh-store"), "store", "postgresql.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", nil, err
+	}
+	server, err := postgres.Start(ctx, postgres.Config{Bin: bin, Data: Cluster(h.install), Socket: filepath.Join(h.install.Module("mesh-store"), "store", "socket"),
+		Map: map[string]string{UserName(): "mesh", "root": "mesh"}, Superuser: "mesh", Log: logFile})
+	if err != nil {
+		logFile.Close()
+		return "", nil, fmt.Errorf("start store: %w", err)
+	}
+	return server.DSN(), func() {
+		if err := server.Close(); err != nil {
+			h.log.Error("stop store", "err", err)
+		}
+		logFile.Close()
+	}, nil
+}
+
+// ReadDSN reads a store file: one line, readable by its owner only, since it may hold a password.
+func ReadDSN(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", appliance.Errorf(appliance.Invalid, "read store file: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", appliance.Errorf(appliance.Denied, "read store file %s: others may read it (mode %04o)", path, info.Mode().Perm()).WithNext("chmod 600 " + path)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", appliance.Errorf(appliance.Invalid, "read store file: %w", err)
+	}
+	dsn := strings.TrimSpace(string(data))
+	if dsn == "" || strings.ContainsAny(dsn, "\r\n") {
+		return "", appliance.Errorf(appliance.Invalid, "read store file %s: it holds no single DSN", path).WithHint("one line such as postgres://USER@HOST/DATABASE")
+	}
+	return dsn, nil
+}
+
+// found writes the first records, once; afterwards it finds them.
+func (h *hub) found(ctx context.Context, records *store.Store) error {
+	s, public := h.settings, h.keys
+	bus, err := public.ControllerBus.PublicKey()
+	if err != nil {
+		return err
+	}
+	modulesBus, err := public.ControllerModulesBus.PublicKey()
+	if err != nil {
+		return err
+	}
+	signing := public.Signing.Public().(ed25519.PublicKey)
+	modules, err := BaseModules()
+	if err != nil {
+		return err
+	}
+	g := store.Genesis{
+		Mesh: store.Mesh{ID: s.Mesh, Name: s.Name, Range: s.Range, OverlayPort: s.Ports.Overlay, Endpoints: s.Endpoints, Signing: signing,
+			Sealing: public.Sealing.Recipient().String(), Bus: bus, BusModules: modulesBus, Authority: h.authority.Certificate.Raw},
+		Hub: store.Hub{ID: s.Hub.ID, Name: s.Hub.Name, State: h.install.Dir, Address: s.Hub.Address, Keys: s.Hub.Keys, Certificate: s.Hub.Certificate,
+			Capabilities: s.Hub.Capabilities},
+		Operator: store.Operator{ID: s.Operator.ID, Name: s.Operator.Name, Role: string(operators.Admin), Signing: s.Operator.Signing, Bus: s.Operator.Bus},
+		Modules:  modules,
+	}
+	for _, m := range modules {
+		g.Assignments = append(g.Assignments, resolve.Assignment{Instance: appliance.InstanceName(m.Module), Node: s.Hub.ID, Module: m.Module})
+	}
+	return records.Found(ctx, store.By{Who: "genesis", At: time.Now()}, g)
+}
+
+// BaseModules reads the base bundles' manifests, in the order in which they are raised.
+func BaseModules() ([]*manifest.Manifest, error) {
+	var out []*manifest.Manifest
+	for _, b := range bundles.Base() {
+		m, err := manifest.Parse(b.Manifest)
+		if err != nil {
+			return nil, fmt.Errorf("read bundle %s: %w", b.Name, err)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
