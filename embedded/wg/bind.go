@@ -3,6 +3,7 @@ package wg
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -13,16 +14,16 @@ import (
 
 var errNoEndpoint = errors.New("peer was neither told nor heard")
 
-// bind gives the device its sockets and knows where each peer is. The device itself keeps an endpoint for ever once it was
-// set; so what it is given is a route, which moves beneath it when an authenticated packet comes from elsewhere.
+// bind gives the device its socket and knows where each peer is. The device itself keeps an endpoint for ever once it was set;
+// so what it is given is a route, which moves beneath it when an authenticated packet comes from elsewhere.
 type bind struct {
-	conn.Bind
+	socket atomic.Pointer[socket]         // nil: closed
 	routes atomic.Pointer[map[Key]*route] // replaced whole by Set; the map is never changed
 	moved  func()                         // some peer is somewhere new
 }
 
 func newBind(moved func()) *bind {
-	b := &bind{Bind: conn.NewStdNetBind(), moved: moved}
+	b := &bind{moved: moved}
 	b.routes.Store(&map[Key]*route{})
 	return b
 }
@@ -40,38 +41,53 @@ func (b *bind) ParseEndpoint(text string) (conn.Endpoint, error) {
 	return r, nil
 }
 
+// BatchSize is the number of packets in one call of a receiver or of Send.
+func (b *bind) BatchSize() int { return conn.IdealBatchSize }
+
+// SetMark is never asked for: packets of the tunnel carry no mark.
+func (b *bind) SetMark(uint32) error { return errors.ErrUnsupported }
+
 func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
-	receivers, actual, err := b.Bind.Open(port)
-	for i, receive := range receivers {
-		receivers[i] = b.receiver(receive)
+	if b.socket.Load() != nil {
+		return nil, 0, conn.ErrBindAlreadyOpen
 	}
-	return receivers, actual, err
+	s, err := openSocket(port)
+	if err != nil {
+		return nil, 0, err
+	}
+	b.socket.Store(s)
+	return []conn.ReceiveFunc{b.receiver(newReader(s))}, s.port(), nil
 }
 
-// receiver marks packets with where they came from. A run of data packets from one address shares its mark.
-func (b *bind) receiver(receive conn.ReceiveFunc) conn.ReceiveFunc {
+func (b *bind) Close() error {
+	if s := b.socket.Swap(nil); s != nil {
+		return s.conn.Close()
+	}
+	return nil
+}
+
+// receiver marks packets with where they came from. A run of data packets along one path shares its mark.
+func (b *bind) receiver(r *reader) conn.ReceiveFunc {
 	return func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
-		n, err := receive(packets, sizes, from)
 		var run *arrival
-		for i := range n {
-			std, ok := from[i].(*conn.StdNetEndpoint)
-			if !ok || sizes[i] == 0 {
-				continue
-			}
+		return r.packets(packets, sizes, func(i int, along path) {
 			id, begins := initiation(packets[i][:sizes[i]])
-			if begins || run == nil || run.begins || !samePath(run.StdNetEndpoint, std) {
-				run = &arrival{StdNetEndpoint: std, bind: b, begins: begins, id: id}
+			if begins || run == nil || run.begins || run.path != along {
+				run = &arrival{path: along, bind: b, begins: begins, id: id}
 			}
 			from[i] = run
-		}
-		return n, err
+		})
 	}
 }
 
 // Send writes to where the peer is now.
 func (b *bind) Send(packets [][]byte, to conn.Endpoint, offset int) error {
+	s := b.socket.Load()
+	if s == nil {
+		return net.ErrClosed
+	}
 	if a, ok := to.(*arrival); ok {
-		return b.Bind.Send(packets, a.StdNetEndpoint, offset)
+		return s.send(packets, offset, a.path)
 	}
 	r, ok := to.(*route)
 	if !ok {
@@ -86,11 +102,11 @@ func (b *bind) Send(packets [][]byte, to conn.Endpoint, offset int) error {
 	if at == nil {
 		return errNoEndpoint
 	}
-	err := b.Bind.Send(packets, at, offset)
-	if err != nil && at.SrcIP().IsValid() && sourceGone(err) {
-		// The own address the peer last reached us at is no longer ours: let the kernel choose.
+	err := s.send(packets, offset, *at)
+	if err != nil && at.own.IsValid() && sourceGone(err) {
+		// The own address that the peer last reached is no longer ours: let the kernel choose.
 		r.ClearSrc()
-		err = b.Bind.Send(packets, r.at.Load(), offset)
+		err = s.send(packets, offset, path{peer: at.peer})
 	}
 	return err
 }
@@ -101,7 +117,7 @@ func sourceGone(err error) bool {
 
 // arrival is where a received packet came from.
 type arrival struct {
-	*conn.StdNetEndpoint
+	path
 	bind   *bind
 	begins bool   // the packet is a handshake initiation,
 	id     uint32 // and this is the number its answer must name
@@ -118,13 +134,13 @@ func (a *arrival) InitiationMessagePublicKey(key [32]byte) {
 // FromPeer is called when a data packet was decrypted and is no replay.
 func (a *arrival) FromPeer(key [32]byte) {
 	if r := (*a.bind.routes.Load())[key]; r != nil {
-		r.move(a.bind, a.StdNetEndpoint)
+		r.move(a.bind, a.path)
 	}
 }
 
 // route is the way to one peer, and what the device holds as that peer's endpoint.
 type route struct {
-	at atomic.Pointer[conn.StdNetEndpoint] // what it points to is never changed; nil: nowhere yet
+	at atomic.Pointer[path] // what it points to is never changed; nil: nowhere yet
 
 	mu    sync.Mutex
 	calls [8]*arrival // of initiations being verified, the oldest overwritten; more than there are workers to verify
@@ -140,25 +156,20 @@ func newRoute(at netip.AddrPort) *route {
 // tell sets where the peer is said to be.
 func (r *route) tell(at netip.AddrPort) {
 	if at.IsValid() {
-		r.at.Store(&conn.StdNetEndpoint{AddrPort: at})
+		r.at.Store(&path{peer: at})
 	}
 }
 
 // address is where the peer is now, zero when nowhere.
-func (r *route) address() netip.AddrPort {
-	if at := r.at.Load(); at != nil {
-		return at.AddrPort
-	}
-	return netip.AddrPort{}
-}
+func (r *route) address() netip.AddrPort { return r.now().peer }
 
-func (r *route) move(b *bind, to *conn.StdNetEndpoint) {
+func (r *route) move(b *bind, to path) {
 	at := r.at.Load()
-	if at != nil && samePath(at, to) {
+	if at != nil && *at == to {
 		return
 	}
-	r.at.Store(to)
-	if at == nil || at.AddrPort != to.AddrPort {
+	r.at.Store(&to)
+	if at == nil || at.peer != to.peer {
 		b.moved()
 	}
 }
@@ -176,39 +187,43 @@ func (r *route) answering(b *bind, id uint32) {
 	defer r.mu.Unlock()
 	for _, a := range r.calls {
 		if a != nil && a.id == id {
-			r.move(b, a.StdNetEndpoint)
+			r.move(b, a.path)
 			break
 		}
 	}
 	r.calls = [8]*arrival{}
 }
 
-// samePath compares both ends: the peer's address, and which of ours it reached.
-func samePath(a, b *conn.StdNetEndpoint) bool {
-	return a == b || a.AddrPort == b.AddrPort && a.SrcIP() == b.SrcIP() && a.SrcIfidx() == b.SrcIfidx()
-}
-
 // ClearSrc forgets which of our addresses the peer last reached.
 func (r *route) ClearSrc() {
 	if at := r.at.Load(); at != nil {
-		r.at.CompareAndSwap(at, &conn.StdNetEndpoint{AddrPort: at.AddrPort})
+		r.at.CompareAndSwap(at, &path{peer: at.peer})
 	}
 }
 
-func (r *route) SrcToString() string { return r.SrcIP().String() }
-func (r *route) DstToString() string { return r.address().String() }
-func (r *route) DstIP() netip.Addr   { return r.address().Addr() }
-
-func (r *route) DstToBytes() []byte {
-	data, _ := r.address().MarshalBinary()
-	return data
-}
-
-func (r *route) SrcIP() netip.Addr {
+func (r *route) now() path {
 	if at := r.at.Load(); at != nil {
-		return at.SrcIP()
+		return *at
 	}
-	return netip.Addr{}
+	return path{}
+}
+
+func (r *route) SrcToString() string { return r.now().SrcToString() }
+func (r *route) DstToString() string { return r.now().DstToString() }
+func (r *route) DstToBytes() []byte  { return r.now().DstToBytes() }
+func (r *route) DstIP() netip.Addr   { return r.now().DstIP() }
+func (r *route) SrcIP() netip.Addr   { return r.now().SrcIP() }
+
+func (p path) ClearSrc()           {}
+func (p path) SrcToString() string { return p.own.String() }
+func (p path) DstToString() string { return p.peer.String() }
+func (p path) DstIP() netip.Addr   { return p.peer.Addr() }
+func (p path) SrcIP() netip.Addr   { return p.own }
+
+// DstToBytes is what a cookie is bound to.
+func (p path) DstToBytes() []byte {
+	data, _ := p.peer.MarshalBinary()
+	return data
 }
 
 // initiation reads the sender's number from a handshake initiation.

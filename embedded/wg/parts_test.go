@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/tailscale/wireguard-go/conn"
 )
 
 // The pair is Alice's of RFC 7748, section 6.1.
@@ -79,7 +78,7 @@ func TestClaimDoesNotMove(t *testing.T) {
 	r := newRoute(home)
 	b.routes.Store(&map[Key]*route{key: r})
 	claim := func(from string, id uint32) {
-		a := &arrival{StdNetEndpoint: &conn.StdNetEndpoint{AddrPort: netip.MustParseAddrPort(from)}, bind: b, begins: true, id: id}
+		a := &arrival{path: path{peer: netip.MustParseAddrPort(from)}, bind: b, begins: true, id: id}
 		a.InitiationMessagePublicKey(key)
 	}
 	answer := func(id uint32) {

@@ -193,6 +193,8 @@ func TestRoaming(t *testing.T) {
 	hub, spoke := b.host("hub"), b.host("spoke")
 	hubAt, spokeAt := b.connect(hub, spoke)
 	s := newStar(hubAt)
+	s.spokes[0].Port = port
+	s.hub.Peers[0].Endpoint = at(spokeAt)
 	hub.start(options(t), s.hub)
 	spoke.start(options(t), s.spokes[0])
 	spoke.ping("10.64.0.1", time.Second)
@@ -209,6 +211,68 @@ func TestRoaming(t *testing.T) {
 	}
 	if now := spoke.peer(s.spokes[0].Peers[0].Key).LastHandshake; !now.Equal(session) {
 		t.Errorf("moving took a new handshake")
+	}
+
+	// What was told does not win over what was heard later, unless something new is told.
+	hub.set(s.hub)
+	hub.ping("10.64.0.2", time.Second)
+	if got := hub.peer(s.hub.Peers[0].Key).Endpoint.Addr(); got != moved {
+		t.Errorf("setting the same again put the spoke to %s, want %s", got, moved)
+	}
+	told := s.hub
+	told.Peers = []Peer{s.hub.Peers[0]}
+	told.Peers[0].Endpoint = netip.MustParseAddrPort("192.0.1.5:5")
+	hub.set(told)
+	if got := hub.peer(s.hub.Peers[0].Key).Endpoint; got != told.Peers[0].Endpoint {
+		t.Errorf("the hub has the spoke at %s, want what it was told last", got)
+	}
+	spoke.ping("10.64.0.1", time.Second) // and hears it again
+	if got := hub.peer(s.hub.Peers[0].Key).Endpoint.Addr(); got != moved {
+		t.Errorf("the hub has the spoke at %s, want %s", got, moved)
+	}
+}
+
+// A hub with several addresses answers from the one that was called: a NAT in between lets nothing else through.
+func TestSeveralAddresses(t *testing.T) {
+	b := newBed(t)
+	hub, router, spoke := b.host("hub"), b.host("router"), b.host("spoke")
+	b.connect(hub, router)
+	second := netip.MustParseAddr("192.0.1.99")
+	b.ip("-n", hub.ns, "addr", "add", second.String()+"/24", "dev", "cable1a")
+	routerIn, _ := b.connect(router, spoke)
+	router.ask(request{Op: "nat", From: at(routerIn), To: at(second)})
+	s := newStar(routerIn)
+	hub.start(options(t), s.hub)
+	spoke.start(options(t), s.spokes[0])
+	spoke.ping("10.64.0.1", time.Second)
+}
+
+// Both families, beneath the tunnel and inside.
+func TestIPv6(t *testing.T) {
+	b := newBed(t)
+	hub, spoke := b.host("hub"), b.host("spoke")
+	b.connect(hub, spoke)
+	b.ip("-n", hub.ns, "addr", "add", "fd01::1/64", "dev", "cable1a", "nodad")
+	b.ip("-n", hub.ns, "addr", "add", "fd01::2/64", "dev", "cable1a", "nodad")
+	b.ip("-n", spoke.ns, "addr", "add", "fd01::9/64", "dev", "cable1b", "nodad")
+	for _, called := range []string{"fd01::1", "fd01::2"} {
+		s := newStar(netip.MustParseAddr(called))
+		s.hub.Address, s.spokes[0].Address = netip.MustParsePrefix("fd64::1/64"), netip.MustParsePrefix("fd64::2/64")
+		s.hub.Peers[0].Address, s.spokes[0].Peers[0].Address = prefixes("fd64::2/128"), prefixes("fd64::/64")
+		hub.ask(request{Op: "start", Options: Options{Interface: "wgt0"}})
+		hub.set(s.hub)
+		spoke.ask(request{Op: "start", Options: Options{Interface: "wgt0"}})
+		spoke.set(s.spokes[0])
+		if called == "fd01::1" {
+			hub.ask(request{Op: "serve", At: netip.MustParseAddr("fd64::1")})
+		}
+		spoke.ping("fd64::1", time.Second)
+		spoke.ask(request{Op: "send", At: netip.MustParseAddr("fd64::1"), Within: 100 * time.Millisecond})
+		if got := spoke.peer(s.hub.PrivateKey.Public()).Endpoint.Addr().String(); got != called {
+			t.Errorf("the hub answers %s from %s", called, got)
+		}
+		hub.ask(request{Op: "close"})
+		spoke.ask(request{Op: "close"})
 	}
 }
 
