@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -17,7 +16,7 @@ const (
 	maxDepth = 32
 )
 
-// decode reads one JSON value as jsonschema wants it. What encoding/json would let pass is refused: a name twice in one object,
+// decode reads one JSON value as jsonschema wants it, nil where there is none to go on with. What encoding/json would let pass is refused: a name twice in one object,
 // bytes after the value, text that is not UTF-8 or holds a NUL, nesting without end.
 func decode(data []byte, errs *Errors) any {
 	if len(data) > MaxSize {
@@ -43,6 +42,10 @@ func decode(data []byte, errs *Errors) any {
 			text = "ends in the middle"
 		}
 		errs.add("", fmt.Sprintf("line %d", 1+bytes.Count(at, []byte("\n"))), "is not JSON: "+text)
+		return nil
+	}
+	if v == nil {
+		errs.add("", "", "is null")
 	}
 	return v
 }
@@ -93,15 +96,19 @@ func value(d *json.Decoder, path string, depth int, errs *Errors) (any, error) {
 		_, err := d.Token()
 		return object, err
 	}
+	if n, ok := t.(json.Number); ok && strings.Trim(n.String(), "-0123456789") != "" || len(n) > 15 {
+		errs.add(path, "at most 15 digits, no point and no exponent", "is not a whole number")
+		return json.Number("0"), nil
+	}
 	return t, nil
 }
 
 // join is the JSON path of a member.
 func join(path, key string) string {
-	if plain := strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-$") == "" && key != ""; !plain {
-		if len(key) > 60 {
-			key = key[:60] + "…"
-		}
+	if len(key) > 60 {
+		key = key[:60] + "…"
+	}
+	if strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-$") != "" || key == "" {
 		return path + "[" + strconv.QuoteToASCII(key) + "]"
 	}
 	if path == "" {
@@ -128,14 +135,4 @@ func joinAll(v any, location []string) string {
 		}
 	}
 	return path
-}
-
-// keys of a JSON object, sorted.
-func keys(object map[string]any) []string {
-	var names []string
-	for k := range object {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -24,7 +25,12 @@ func (p Problem) String() string {
 }
 
 // Errors is everything that is wrong with a file, sorted by path. It unwraps to an appliance.Error of kind Invalid.
-type Errors struct{ Problems []Problem }
+type Errors struct {
+	Problems []Problem
+
+	settled int  // so many of the problems are an earlier stage's: nothing more is said about those fields
+	tooMany bool // the file has more of something than the schema allows: what is in there is not looked at
+}
 
 // maxProblems bounds what is shown of a file that is wrong all over.
 const maxProblems = 100
@@ -41,11 +47,19 @@ func (e *Errors) Unwrap() error { return appliance.Errorf(appliance.Invalid, "%s
 
 // add notes a problem.
 func (e *Errors) add(path, hint, text string) {
+	for _, p := range e.Problems[:e.settled] {
+		if path == p.Path || strings.HasPrefix(path, p.Path+".") || strings.HasPrefix(path, p.Path+"[") {
+			return
+		}
+	}
 	if path == "" {
 		path = "module.json"
 	}
 	e.Problems = append(e.Problems, Problem{Path: path, Text: text, Hint: hint})
 }
+
+// settle ends a stage.
+func (e *Errors) settle() { e.settled = len(e.Problems) }
 
 // result is e sorted and without repetitions, or nil.
 func (e *Errors) result() error {
@@ -57,8 +71,7 @@ func (e *Errors) result() error {
 	})
 	e.Problems = slices.Compact(e.Problems)
 	if more := len(e.Problems) - maxProblems; more > 0 {
-		e.Problems = e.Problems[:maxProblems]
-		e.add("", "", "and more that is wrong, not shown")
+		e.Problems = append(e.Problems[:maxProblems], Problem{Path: "module.json", Text: fmt.Sprintf("and %d more that are wrong", more)})
 	}
 	return e
 }
@@ -85,13 +98,28 @@ func comparePaths(a, b string) int {
 // digits is how many digits s begins with.
 func digits(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }
 
-// nearest is the candidate with the fewest edits from s, empty where none is near.
+// suggest is a hint towards what was probably meant, or what there is.
+func suggest(s string, candidates []string) string {
+	candidates = slices.Compact(slices.Sorted(slices.Values(candidates)))
+	if near := nearest(s, candidates); near != "" {
+		return "did you mean " + appliance.Quote(near) + "?"
+	}
+	switch len(candidates) {
+	case 0:
+		return "there are none"
+	case 1:
+		return "only " + candidates[0]
+	}
+	return "one of " + strings.Join(candidates[:min(30, len(candidates))], ", ")
+}
+
+// nearest is the first candidate with the fewest edits from s, empty where none is near.
 func nearest(s string, candidates []string) string {
 	best, least := "", 1+max(2, len(s)/3)
 	if len(s) > 64 {
 		return ""
 	}
-	for _, c := range slices.Sorted(slices.Values(candidates)) {
+	for _, c := range candidates {
 		if d := distance(s, c); d < least {
 			best, least = c, d
 		}

@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/novox/mesh/appliance"
@@ -44,7 +43,7 @@ func walk(v any, steps []string, path string, visit func(path string, found any)
 	}
 	switch in := v.(type) {
 	case map[string]any:
-		for _, k := range keys(in) {
+		for _, k := range keysOf(in) {
 			if steps[0] == k || steps[0] == "*" {
 				walk(in[k], steps[1:], join(path, k), visit)
 			}
@@ -56,16 +55,4 @@ func walk(v any, steps []string, path string, visit func(path string, found any)
 			}
 		}
 	}
-}
-
-// suggest is a hint towards the candidate that was probably meant; none where there are no candidates.
-func suggest(s string, candidates []string, none string) string {
-	if near := nearest(s, candidates); near != "" {
-		return "did you mean " + appliance.Quote(near) + "?"
-	}
-	if len(candidates) == 0 {
-		return none
-	}
-	candidates = slices.Sorted(slices.Values(candidates))
-	return "one of " + strings.Join(candidates[:min(20, len(candidates))], ", ")
 }

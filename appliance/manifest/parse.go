@@ -3,7 +3,6 @@ package manifest
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -19,21 +18,24 @@ import (
 func Parse(data []byte) (*Manifest, error) {
 	var errs Errors
 	v := decode(data, &errs)
-	if err := errs.result(); err != nil {
-		return nil, err
+	if v == nil {
+		return nil, errs.result()
 	}
+	errs.settle()
 	theSchema().check(v, &errs)
 	refuseNotYet(v, &errs)
+	if _, isObject := v.(map[string]any); !isObject || errs.tooMany {
+		return nil, errs.result()
+	}
+	errs.settle()
 
 	var m Manifest
-	var mistyped *json.UnmarshalTypeError
-	if err := json.Unmarshal(data, &m); errors.As(err, &mistyped) && len(errs.Problems) == 0 {
-		errs.add(mistyped.Field, "a whole number is written without point and exponent", mistyped.Value+" does not fit")
+	if err := json.Unmarshal(data, &m); err != nil && errs.settled == 0 { // else the schema has named the field
+		return nil, appliance.Errorf(appliance.Internal, "module.json fits the schema, but not this version: %w", err)
 	}
 	m.fill()
-	c := checker{m: &m, known: errs.Problems}
+	c := checker{m: &m, errs: &errs}
 	c.check()
-	errs.Problems = append(errs.Problems, c.found...)
 	if err := errs.result(); err != nil {
 		return nil, err
 	}
@@ -94,18 +96,8 @@ func (r *Resource) fill(all []Resource) {
 
 // checker finds what a schema cannot say.
 type checker struct {
-	m     *Manifest
-	known []Problem // the schema's; nothing more is said about a field it refused
-	found []Problem
-}
-
-func (c *checker) add(path, hint, text string) {
-	for _, k := range c.known {
-		if path == k.Path || strings.HasPrefix(path, k.Path+".") || strings.HasPrefix(path, k.Path+"[") {
-			return
-		}
-	}
-	c.found = append(c.found, Problem{Path: path, Text: text, Hint: hint})
+	m    *Manifest
+	errs *Errors
 }
 
 func (c *checker) check() {
@@ -136,7 +128,7 @@ func (c *checker) check() {
 		case wire.Package:
 			for j, pattern := range r.Unless {
 				if _, err := path.Match(pattern, ""); err != nil {
-					c.add(index(at+".unless", j), "", appliance.Quote(pattern)+" is not a glob pattern")
+					c.errs.add(index(at+".unless", j), "", appliance.Quote(pattern)+" is not a glob pattern")
 				}
 			}
 		case wire.User:
@@ -147,7 +139,7 @@ func (c *checker) check() {
 			c.process(at, r)
 		case wire.Overlay:
 			if !slices.Contains(c.m.Claims, "mesh-network") {
-				c.add(at+".kind", "claim mesh-network", `"overlay" is only for the module that claims mesh-network`)
+				c.errs.add(at+".kind", "claim mesh-network", `"overlay" is only for the module that claims mesh-network`)
 			}
 		}
 	}
@@ -156,13 +148,13 @@ func (c *checker) check() {
 func (c *checker) name(at, what, s string) {
 	if _, err := appliance.ParseName[string](what, s); err != nil {
 		e := appliance.AsError(err)
-		c.add(at, e.Hint, e.Text)
+		c.errs.add(at, e.Hint, e.Text)
 	}
 }
 
 func (c *checker) once(seen map[string]bool, at, what string) {
 	if seen[what] {
-		c.add(at, "", what+" is there twice")
+		c.errs.add(at, "", what+" is there twice")
 	}
 	seen[what] = true
 }
@@ -171,7 +163,7 @@ func (c *checker) once(seen map[string]bool, at, what string) {
 func (c *checker) account(at, name string) {
 	switch name {
 	case "root":
-		c.add(at, "leave it out", "root is always there")
+		c.errs.add(at, "leave it out", "root is always there")
 	case "mesh":
 		c.privilege(at, name)
 	}
@@ -180,14 +172,16 @@ func (c *checker) account(at, name string) {
 // privilege refuses an account with rights of its own unless the manifest says why (MOD-14).
 func (c *checker) privilege(at, user string) {
 	if !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.User == user }) {
-		c.add(at, fmt.Sprintf(`add {"user": %q, "reason": "…"} to privileged`, user), "user "+user+" needs a privilege")
+		c.errs.add(at, fmt.Sprintf(`add {"user": %q, "reason": "…"} to privileged`, user), "user "+user+" needs a privilege")
 	}
 }
 
 // place checks path and owners of a directory or file.
 func (c *checker) place(at string, r Resource, seen map[string]bool) {
 	c.owner(at+".owner", r.Owner)
-	c.owner(at+".group", r.Group)
+	if r.Group != r.Owner {
+		c.owner(at+".group", r.Group)
+	}
 	if r.Content != nil {
 		c.placeholders(at+".content", *r.Content)
 	}
@@ -199,14 +193,14 @@ func (c *checker) place(at string, r Resource, seen map[string]bool) {
 	c.once(seen, where, "path "+r.Path)
 	if !strings.HasPrefix(r.Path, "${dir}/") {
 		if !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.Path != "" && within(r.Path, p.Path) }) {
-			c.add(where, `keep it beneath ${dir}, or add {"path": "…", "reason": "…"} to privileged`, appliance.Quote(r.Path)+" lies outside ${dir}")
+			c.errs.add(where, `keep it beneath ${dir}, or add {"path": "…", "reason": "…"} to privileged`, appliance.Quote(r.Path)+" lies outside ${dir}")
 		}
 		return
 	}
 	parent := path.Dir(r.Path)
 	made := func(o Resource) bool { return o.Kind == wire.Directory && o.Path == parent }
 	if parent != "${dir}" && !slices.ContainsFunc(c.m.Resources, made) {
-		c.add(where, "", fmt.Sprintf("its folder %s is no directory of this manifest", appliance.Quote(parent)))
+		c.errs.add(where, "", fmt.Sprintf("its folder %s is no directory of this manifest", appliance.Quote(parent)))
 	}
 }
 
@@ -214,11 +208,11 @@ func (c *checker) place(at string, r Resource, seen map[string]bool) {
 func (c *checker) clean(at, p string) bool {
 	switch {
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		c.add(at, "", appliance.Quote(p)+` holds ".."`)
+		c.errs.add(at, "", appliance.Quote(p)+` holds ".."`)
 	case path.Clean(p) != p || p == "/" || p == "":
-		c.add(at, "no empty or dot parts, no slash at the end", appliance.Quote(p)+" is not a plain path")
+		c.errs.add(at, "no empty or dot parts, no slash at the end", appliance.Quote(p)+" is not a plain path")
 	case strings.Contains(strings.TrimPrefix(p, "${dir}/"), "${dir}"):
-		c.add(at, "", "${dir} can only stand at the beginning")
+		c.errs.add(at, "", "${dir} can only stand at the beginning")
 	default:
 		return true
 	}
@@ -230,7 +224,7 @@ func within(p, folder string) bool { return p == folder || strings.HasPrefix(p, 
 func (c *checker) owner(at, name string) {
 	users := c.users()
 	if !slices.Contains(users, name) {
-		c.add(at, suggest(name, users, ""), appliance.Quote(name)+" is neither root nor a user of this manifest")
+		c.errs.add(at, suggest(name, users), appliance.Quote(name)+" is neither root nor a user of this manifest")
 	}
 }
 
@@ -253,6 +247,9 @@ func (c *checker) process(at string, r Resource) {
 		c.placeholders(index(at+".command", i), s)
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Environment)) {
+		if strings.HasPrefix(k, "MESH_") {
+			c.errs.add(join(at+".environment", k), "names that begin with MESH_ are set by the mesh", "is no name that may stand here")
+		}
 		c.placeholders(join(at+".environment", k), r.Environment[k])
 	}
 	c.duration(at+".stop", r.Stop, 0, 10*time.Minute)
@@ -266,7 +263,7 @@ func (c *checker) process(at string, r Resource) {
 	}
 	for _, f := range slices.Sorted(maps.Keys(r.OnChange)) {
 		if !slices.Contains(files, f) {
-			c.add(join(at+".on-change", f), suggest(f, files, "the manifest has no files"), "names no file of this manifest")
+			c.errs.add(join(at+".on-change", f), suggest(f, files), "names no file of this manifest")
 		}
 	}
 }
@@ -286,7 +283,7 @@ func (c *checker) probe(at string, p *Check) {
 
 func (c *checker) duration(at, s string, least, most time.Duration) {
 	if d, err := time.ParseDuration(s); err != nil || d < least || d > most {
-		c.add(at, fmt.Sprintf("from %s to %s", least, most), appliance.Quote(s)+" is out of bounds")
+		c.errs.add(at, fmt.Sprintf("from %s to %s", least, most), appliance.Quote(s)+" is out of bounds")
 	}
 }
 

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/novox/mesh/appliance"
@@ -24,7 +25,7 @@ func Expand(s string, value func(name string) (string, error)) (string, error) {
 		b.WriteString(s[:i])
 		name, rest, closed := strings.Cut(s[i+2:], "}")
 		if !closed || len(name) > 120 {
-			return "", appliance.Errorf(appliance.Invalid, "%s is not closed", appliance.Quote(s[i:])).WithHint("write $${ for ${ itself")
+			return "", appliance.Errorf(appliance.Invalid, "%s is not closed", appliance.Quote(s[i:])).WithHint("$${ stands for ${ itself")
 		}
 		v, err := value(name)
 		if err != nil {
@@ -35,40 +36,30 @@ func Expand(s string, value func(name string) (string, error)) (string, error) {
 	}
 }
 
-// The placeholders of the format: the fixed ones, and those that begin with a word and go on with a name.
-var (
-	carriedPlaceholders = []string{"dir", "node:name", "node:address", "port:NAME"}
-	laterPlaceholders   = []string{"seat:SEAT:PORT", "provider:REQUIREMENT:host", "secret:REQUIREMENT", "cert:NAME:cert", "bus:address", "bus:ca", "bus:credential", "setting:NAME"}
-)
+// later are the placeholders of the format that this version does not carry out: a word, and what may follow it.
+var later = map[string][]string{"seat": nil, "provider": nil, "secret": nil, "cert": nil, "setting": nil, "bus": {"address", "ca", "credential"}}
 
 // placeholders notes what is wrong with the placeholders in s.
 func (c *checker) placeholders(path, s string) {
+	known := []string{"dir", "node:name", "node:address"}
+	for _, port := range keysOf(c.m.Ports) {
+		known = append(known, "port:"+port)
+	}
 	_, err := Expand(s, func(name string) (string, error) {
 		word, rest, _ := strings.Cut(name, ":")
+		forms, isLater := later[word]
 		switch {
-		case name == "dir", name == "node:name", name == "node:address":
+		case slices.Contains(known, name):
+		case isLater && (slices.Contains(forms, rest) || forms == nil && rest != ""):
+			c.errs.add(path, "", fmt.Sprintf("${%s} is valid, but %s", name, notCarriedOut))
 		case word == "port":
-			if _, ok := c.m.Ports[rest]; !ok {
-				c.add(path, suggest(rest, keysOf(c.m.Ports), "the manifest names no port"), fmt.Sprintf("${%s} names no port of this manifest", name))
-			}
-		case later(word, rest):
-			c.add(path, "", fmt.Sprintf("${%s} is valid, but %s", name, notCarriedOut))
+			c.errs.add(path, suggest(rest, keysOf(c.m.Ports)), appliance.Quote("${"+name+"}")+" names no port of this manifest")
 		default:
-			c.add(path, suggest(name, append(carriedPlaceholders, laterPlaceholders...), ""), fmt.Sprintf("unknown placeholder %s", appliance.Quote("${"+name+"}")))
+			c.errs.add(path, suggest(name, known)+"; $${ stands for ${ itself", "unknown placeholder "+appliance.Quote("${"+name+"}"))
 		}
 		return "", nil
 	})
 	if e := appliance.AsError(err); e != nil {
-		c.add(path, e.Hint, "placeholder "+e.Text)
+		c.errs.add(path, e.Hint, "placeholder "+e.Text)
 	}
-}
-
-func later(word, rest string) bool {
-	for _, p := range laterPlaceholders {
-		w, form, _ := strings.Cut(p, ":")
-		if w == word && (rest == form || word != "bus" && rest != "") {
-			return true
-		}
-	}
-	return false
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -57,30 +58,27 @@ func (s schema) translate(e *jsonschema.ValidationError, v any, errs *Errors) {
 	node := s.node(e.SchemaURL)
 	switch k := e.ErrorKind.(type) {
 	case *kind.AdditionalProperties:
-		properties, _ := node["properties"].(map[string]any)
+		slices.Sort(k.Properties)
 		for _, name := range k.Properties {
-			hint := "no such field here"
-			if near := nearest(name, keys(properties)); near != "" {
-				hint = fmt.Sprintf("did you mean %q?", near)
-			} else if len(properties) > 0 {
-				hint = "one of " + strings.Join(keys(properties), ", ")
+			if grammar := s.grammar(node); grammar != "" {
+				errs.add(at(name), grammar, "is no name that may stand here")
+				continue
 			}
-			errs.add(at(name), hint, "unknown field")
+			properties, _ := node["properties"].(map[string]any)
+			errs.add(at(name), suggest(name, keysOf(properties)), "unknown field")
 		}
 	case *kind.Required:
 		for _, name := range k.Missing {
 			errs.add(at(name), "", "is missing")
 		}
-	case *kind.PropertyNames:
-		errs.add(at(k.Property), text(node, "description"), "is no name that may stand here")
 	case *kind.Type:
-		errs.add(at(), text(node, "description"), fmt.Sprintf("is %s, must be %s", article(k.Got), article(strings.Join(k.Want, " or "))))
+		errs.add(at(), s.describe(node), fmt.Sprintf("is %s, must be %s", article(k.Got), article(strings.Join(k.Want, " or "))))
 	case *kind.Enum:
 		errs.add(at(), oneOf(k.Got, k.Want), show(k.Got)+" is not known here")
 	case *kind.Const:
 		errs.add(at(), oneOf(k.Got, []any{k.Want}), show(k.Got)+" is not known here")
 	case *kind.Pattern:
-		errs.add(at(), text(node, "description"), appliance.Quote(k.Got)+" does not fit")
+		errs.add(at(), s.describe(node), appliance.Quote(k.Got)+" does not fit")
 	case *kind.OneOf:
 		var names []string
 		for _, alternative := range node["oneOf"].([]any) {
@@ -96,10 +94,12 @@ func (s schema) translate(e *jsonschema.ValidationError, v any, errs *Errors) {
 	case *kind.MinLength:
 		errs.add(at(), fmt.Sprintf("at least %d", k.Want), fmt.Sprintf("is %d characters long", k.Got))
 	case *kind.MaxItems:
+		errs.tooMany = true
 		errs.add(at(), fmt.Sprintf("at most %d", k.Want), fmt.Sprintf("has %d entries", k.Got))
 	case *kind.MinItems:
 		errs.add(at(), fmt.Sprintf("at least %d", k.Want), fmt.Sprintf("has %d entries", k.Got))
 	case *kind.MaxProperties:
+		errs.tooMany = true
 		errs.add(at(), fmt.Sprintf("at most %d", k.Want), fmt.Sprintf("has %d fields", k.Got))
 	case *kind.MinProperties:
 		errs.add(at(), fmt.Sprintf("at least %d", k.Want), fmt.Sprintf("has %d fields", k.Got))
@@ -117,15 +117,18 @@ func (s schema) translate(e *jsonschema.ValidationError, v any, errs *Errors) {
 	}
 }
 
-// node is the part of the schema that a location names, with what it refers to where it says nothing itself.
-func (s schema) node(url string) map[string]any {
-	_, pointer, _ := strings.Cut(url, "#")
+// node is the part of the schema that a location names.
+func (s schema) node(location string) map[string]any {
+	_, pointer, _ := strings.Cut(location, "#")
+	if plain, err := url.PathUnescape(pointer); err == nil {
+		pointer = plain
+	}
 	var at any = s.document
 	for _, step := range strings.Split(strings.TrimPrefix(pointer, "/"), "/") {
 		switch in := at.(type) {
 		case map[string]any:
 			if step != "" {
-				at = in[strings.NewReplacer("~1", "/", "~0", "~", "%24", "$").Replace(step)]
+				at = in[strings.NewReplacer("~1", "/", "~0", "~").Replace(step)]
 			}
 		case []any:
 			var i int
@@ -136,10 +139,27 @@ func (s schema) node(url string) map[string]any {
 		}
 	}
 	node, _ := at.(map[string]any)
-	if reference := text(node, "$ref"); reference != "" && text(node, "description") == "" {
-		return s.node(reference)
-	}
 	return node
+}
+
+// describe is what the schema says about a node, or about what it refers to.
+func (s schema) describe(node map[string]any) string {
+	if d := text(node, "description"); d != "" || text(node, "$ref") == "" {
+		return d
+	}
+	return s.describe(s.node(text(node, "$ref")))
+}
+
+// grammar describes the names that an object may have as fields, where any name of a grammar will do.
+func (s schema) grammar(node map[string]any) string {
+	patterns, _ := node["patternProperties"].(map[string]any)
+	for _, d := range s.document["$defs"].(map[string]any) {
+		definition := d.(map[string]any)
+		if _, ok := patterns[text(definition, "pattern")]; ok {
+			return text(definition, "description")
+		}
+	}
+	return ""
 }
 
 func text(node map[string]any, field string) string {
@@ -152,15 +172,7 @@ func oneOf(got any, want []any) string {
 	for _, w := range want {
 		names = append(names, fmt.Sprint(w))
 	}
-	if s, ok := got.(string); ok && len(names) > 1 {
-		if near := nearest(s, names); near != "" {
-			return fmt.Sprintf("did you mean %q?", near)
-		}
-	}
-	if len(names) == 1 {
-		return "only " + names[0]
-	}
-	return "one of " + strings.Join(names, ", ")
+	return suggest(fmt.Sprint(got), names)
 }
 
 func show(v any) string {
