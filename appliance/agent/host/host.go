@@ -80,10 +80,10 @@ type OverlayPeerState struct {
 
 // Overlay is the WireGuard device together with the block in the hosts file.
 type Overlay interface {
-	Set(ctx context.Context, want OverlayState) error // whole state, idempotent
-	State(ctx context.Context) ([]OverlayPeerState, error)
-	Handshake()   // start one with every peer now
-	Close() error // let go of the device; interface, address and routes stay for the next agent
+	Set(ctx context.Context, want OverlayState) error      // whole state, idempotent
+	State(ctx context.Context) ([]OverlayPeerState, error) // nil: the device is down; without peers it is empty
+	Handshake()                                            // start one with every peer now
+	Close() error                                          // let go of the device; interface, address and routes stay for the next agent
 }
 
 // Machine is everything together.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"strings"
 
@@ -164,11 +165,13 @@ func directoryThing(m *Machine, r wire.Resource) (thing, error) {
 		if before != nil {
 			return false, nil
 		}
-		for p := range m.paths {
-			if p == s.Path || strings.HasPrefix(p, s.Path+"/") {
-				delete(m.paths, p)
+		beneath := func(p string, _ Entry) bool { return p == s.Path || strings.HasPrefix(p, s.Path+"/") }
+		for p, e := range m.paths {
+			if beneath(p, e) && e.data {
+				return true, nil
 			}
 		}
+		maps.DeleteFunc(m.paths, beneath)
 		m.ran("rm -r %s", s.Path)
 		return false, nil
 	}

@@ -53,6 +53,9 @@ func (o overlay) Set(ctx context.Context, want host.OverlayState) error {
 
 func (o overlay) State(ctx context.Context) (states []host.OverlayPeerState, err error) {
 	err = o.m.step(ctx, "state", "overlay", func() error {
+		if o.m.overlay.Address.IsValid() {
+			states = []host.OverlayPeerState{} // up, if alone
+		}
 		for _, key := range slices.Sorted(maps.Keys(o.m.peers)) {
 			states = append(states, o.m.peers[key])
 		}
