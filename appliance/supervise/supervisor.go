@@ -166,7 +166,7 @@ func (s *supervisor) start() {
 		s.child, err = startChild(s.dir, s.spec, group, s.log.File)
 	}
 	if err != nil {
-		s.record(func(st *state) { st.MadeOf = s.spec.madeOf() })
+		s.record(func(st *state) { st.MadeOf, st.Group = s.spec.madeOf(), group })
 		s.log.note("start %s: %v", s.spec.Command[0], err)
 		s.after(fmt.Sprintf("start: %v", err), false)
 		return
