@@ -204,7 +204,10 @@ func TestEnrolRefused(t *testing.T) {
 	}
 }
 
-var addresses = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+var (
+	addresses = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	prefixes  = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+)
 
 // everything is what an enrolment may touch.
 func everything(t *testing.T, s *store.Store) []any {

@@ -35,7 +35,7 @@ func (s *Store) Operator(ctx context.Context, id appliance.OperatorID) (o Operat
 	err = s.read(ctx, "read operator "+string(id), func(tx pgx.Tx) error {
 		o, err = row[Operator](ctx, tx, `SELECT id, name, role, signing, bus, added_at FROM operator WHERE id = $1`, id)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return appliance.Errorf(appliance.NotFound, "read operator %s: there is none", appliance.Quote(string(id)))
+			return appliance.Errorf(appliance.NotFound, "read operator %s: there is none", appliance.Quote(string(id))).WithNext("mesh operator list")
 		}
 		return err
 	})

@@ -48,13 +48,18 @@ type Database struct {
 	admin *sql.DB
 }
 
-// NewDatabase makes a database that goes with the test.
-func NewDatabase(t testing.TB) *Database {
+// NewDatabase makes a database with the schema of today; it goes with the test.
+func NewDatabase(t testing.TB) *Database { return create(t, template) }
+
+// EmptyDatabase makes one without a schema.
+func EmptyDatabase(t testing.TB) *Database { return create(t, "template0") }
+
+func create(t testing.TB, from string) *Database {
 	t.Helper()
 	cluster, n := start(t)
 	d := &Database{name: fmt.Sprintf("mesh_%d", n), admin: cluster.admin}
 	d.DSN = cluster.DSN(d.name)
-	d.run(t, "CREATE DATABASE "+d.name+" TEMPLATE "+template)
+	d.run(t, "CREATE DATABASE "+d.name+" TEMPLATE "+from)
 	t.Cleanup(func() {
 		if _, err := d.admin.Exec("DROP DATABASE " + d.name + " WITH (FORCE)"); err != nil {
 			t.Errorf("drop database %s: %v", d.name, err)
