@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -20,6 +21,7 @@ type Running struct {
 	record record
 	hosts  []*Host
 	leash  [2]*os.File // read and write end; the write end is the owner's life
+	reaped sync.WaitGroup
 }
 
 // Up raises a bed under dir that goes with this process, even when it is killed. What an earlier owner left is swept.
@@ -174,7 +176,7 @@ func (r *Running) start(b boot, group string, mounts []string) (process, error) 
 		return process{}, err
 	}
 	p, err := identify(cmd.Process.Pid)
-	go cmd.Wait() // reaps it, whenever it ends
+	r.reaped.Go(func() { cmd.Wait() })
 	if err != nil {
 		return process{}, err
 	}
@@ -204,6 +206,7 @@ func (r *Running) Down(ctx context.Context) error {
 	if err := errors.Join(failed...); err != nil {
 		return fmt.Errorf("take down bed %s: %w", r.Name(), err)
 	}
+	r.reaped.Wait()
 	if err := removeGroups(ctx, r.record.Group); err != nil {
 		return fmt.Errorf("take down bed %s: %w", r.Name(), err)
 	}

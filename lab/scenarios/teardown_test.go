@@ -51,6 +51,11 @@ func footprintOf(t *testing.T, bed *netns.Running) footprint {
 	return f
 }
 
+func zombie(link string) bool {
+	text, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(link)), "status"))
+	return strings.Contains(string(text), "\nState:\tZ")
+}
+
 // traces lists what remains of a bed.
 func (f footprint) traces() []string {
 	var found []string
@@ -59,6 +64,9 @@ func (f footprint) traces() []string {
 	}
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/*")
 	for _, link := range links {
+		if zombie(link) { // ended, and its parent's to reap
+			continue
+		}
 		if name, err := os.Readlink(link); err == nil && slices.Contains(f.namespaces, name) {
 			found = append(found, "process "+link+" in "+name)
 		}
