@@ -114,7 +114,7 @@ func verify(c wire.Claim, h wire.Header, mesh appliance.MeshID, secret [32]byte,
 
 func open(data []byte, kind wire.Kind, mesh appliance.MeshID, token Record, into any) (wire.Header, error) {
 	h, body, err := wire.Open(data, kind, token.Claim)
-	if appliance.KindOf(err) == appliance.Denied {
+	if err != nil && appliance.KindOf(err) == appliance.Denied {
 		return h, Refuse(Proof, "open "+string(kind)+": not signed with the secret of token "+string(token.ID))
 	}
 	if err != nil {

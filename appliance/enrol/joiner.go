@@ -190,7 +190,7 @@ func openAnswer(t Token, nonce string, data []byte, want wire.Kind) ([]byte, err
 		kind = wire.KindRefusal
 	}
 	h, body, err := wire.Open(data, kind, t.Signing)
-	if appliance.KindOf(err) == appliance.Denied {
+	if err != nil && appliance.KindOf(err) == appliance.Denied {
 		return nil, Refuse(Pin, "open "+string(want)+": the mesh key that the token pins has not signed it")
 	}
 	if err != nil {
