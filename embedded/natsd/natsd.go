@@ -32,8 +32,9 @@ const (
 	maxConnections = 16 << 10
 	maxConsumers   = 20_000 // per stream: one for each of 5000 nodes, with room
 	maxMemoryStore = 64 << 20
-	tlsTimeout     = 10 // seconds; a whole mesh may reconnect at once
-	authTimeout    = 15 // seconds; has to outlast the handshake
+	maxMaxPayload  = 8 << 20 // above it the server advises against
+	tlsTimeout     = 10      // seconds; a whole mesh may reconnect at once
+	authTimeout    = 15      // seconds; has to outlast the handshake
 	readyWithin    = 30 * time.Second
 )
 
@@ -107,6 +108,9 @@ func options(cfg Config) (*server.Options, error) {
 	}
 	if cfg.Port != 0 && (cfg.Host == "" || cfg.Certificate == nil) {
 		return nil, fmt.Errorf("start broker %q: a listener needs Host and Certificate; use port 0 for none", cfg.Name)
+	}
+	if cfg.MaxPayload < 0 || cfg.MaxPayload > maxMaxPayload || cfg.MaxStore < 0 {
+		return nil, fmt.Errorf("start broker %q: MaxPayload %d is not within 0 and %d, or MaxStore %d is negative", cfg.Name, cfg.MaxPayload, maxMaxPayload, cfg.MaxStore)
 	}
 	if err := os.MkdirAll(cfg.StoreDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make broker store: %w", err)

@@ -511,6 +511,32 @@ func TestManyConsumers(t *testing.T) {
 	}
 }
 
+// SAFE-1: a configuration that cannot work is refused before anything is made.
+func TestRefusedConfigs(t *testing.T) {
+	for name, spoil := range map[string]func(*Config){
+		"no name":        func(c *Config) { c.Name = "" },
+		"no store":       func(c *Config) { c.StoreDir = "" },
+		"no users":       func(c *Config) { c.Users = "" },
+		"no host":        func(c *Config) { c.Host = "" },
+		"no certificate": func(c *Config) { c.Certificate = nil },
+		"huge payload":   func(c *Config) { c.MaxPayload = 1 << 32 },
+		"negative store": func(c *Config) { c.MaxStore = -1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			cfg := config(dir)
+			spoil(&cfg)
+			if s, err := Start(cfg); err == nil {
+				s.Close()
+				t.Error("started")
+			}
+			if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
+				t.Errorf("made %v, %v", made, err)
+			}
+		})
+	}
+}
+
 // A taken port is an error that says so, at once.
 func TestPortTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
