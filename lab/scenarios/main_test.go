@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	code := m.Run()
+	os.RemoveAll(built)
 	if _, err := netns.Sweep(context.Background(), netns.DefaultDir()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
