@@ -13,7 +13,7 @@ BUILD_DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ 
 BUILD      := go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.buildDate=$(BUILD_DATE)"
 
 PREFIX   ?= /usr/local
-NAME     ?= $(shell hostname -s)
+NAME     ?= $(shell hostname -s | tr A-Z a-z)
 ENDPOINT ?= $(firstword $(shell hostname -I 2>/dev/null))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A Running bed. Its methods are for one goroutine; Hosts may be used by several.
+// A Running bed. Its methods and Reboot of its hosts are for one goroutine at a time; the rest of a Host is for any.
 type Running struct {
 	Dir    string // the bed's own folder
 	record record
