@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,10 +40,18 @@ func explain(what string, err error) error {
 	case errors.As(err, &refused):
 		return refusal(what, refused)
 	case lost(err):
-		return appliance.Errorf(appliance.Unavailable, "%s: the store does not answer: %w", what, err).
-			WithHint("nothing is lost; it is tried again when the store is back")
+		return absent(what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// away are the classes in which the server says that it cannot work: connection, resources (a full disk too), shutdown, input and
+// output, a standby. Whatever is fatal ends the session and is the same to us.
+var away = []string{"08", "53", "57P", "58", "25006"}
+
+func absent(what string, err error) error {
+	return appliance.Errorf(appliance.Unavailable, "%s: the store is out of reach: %w", what, err).
+		WithHint("nothing is lost; it is tried again when the store is back")
 }
 
 func lost(err error) bool {
@@ -59,12 +68,8 @@ func lost(err error) bool {
 
 // refusal turns the server's own error into ours, by its class.
 func refusal(what string, e *pgconn.PgError) error {
-	away := []string{"08", "53", "57P", "58", "25006"} // connection, resources (a full disk too), shutdown, input and output, a standby
-	for _, class := range away {
-		if strings.HasPrefix(e.Code, class) {
-			return appliance.Errorf(appliance.Unavailable, "%s: the store does not answer: %w", what, e).
-				WithHint("nothing is lost; it is tried again when the store is back")
-		}
+	if e.SeverityUnlocalized == "FATAL" || slices.ContainsFunc(away, func(class string) bool { return strings.HasPrefix(e.Code, class) }) {
+		return absent(what, e)
 	}
 	switch e.Code {
 	case "23505":

@@ -111,6 +111,8 @@ func wantReported(t *testing.T, s *store.Store, node appliance.NodeID, all []sen
 	}
 }
 
+func reportOf(numbers ...uint16) wire.Report { return wire.Report{Facts: binds(numbers...)} }
+
 func order(all []sent) (sequences []uint64) {
 	for _, s := range all {
 		sequences = append(sequences, s.sequence)
