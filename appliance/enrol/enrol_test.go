@@ -167,8 +167,8 @@ func TestEnrolment(t *testing.T) {
 	}
 }
 
-// reclaim changes a good claim and signs it anew with the claim key, as a holder of the token can. With prove, the identity's signature
-// is made anew too.
+// reclaim changes a good claim and signs it anew with the claim key, as a holder of the token can. With sign, the identity's signature is
+// made anew too.
 func (s *side) reclaim(t testing.TB, change func(*wire.Claim), sign bool) []byte {
 	t.Helper()
 	key, err := s.token.ClaimKey()
@@ -265,6 +265,33 @@ func TestClaimsThatProveNothing(t *testing.T) {
 				t.Errorf("something was taken from it: %+v", claimed)
 			}
 		})
+	}
+	for name, change := range map[string]func(*wire.Claim){ // proven and signed with the claimant's own keys
+		"another mesh":                   func(c *wire.Claim) { c.Mesh = other.mesh },
+		"another token":                  func(c *wire.Claim) { c.Token = other.token.ID },
+		"the challenge of another hello": func(c *wire.Claim) { c.Challenge = otherChallenge },
+		"another token with its challenge": func(c *wire.Claim) {
+			c.Token = other.token.ID
+			var err error
+			if c.Challenge, err = enrol.NewChallenge(s.keys.Challenge, s.mesh, wire.Hello{Token: c.Token, Nonce: c.Nonce}, meshRange, now); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a challenge of its own making": func(c *wire.Claim) {
+			key := identity.OverlayPublic(other.node.Overlay)
+			c.Challenge.Ephemeral = base64.StdEncoding.EncodeToString(key[:])
+		},
+		"somebody else's certificate request": func(c *wire.Claim) { c.Request, _ = pki.MakeRequest(other.node.TLS) },
+	} {
+		data := s.reclaim(t, func(c *wire.Claim) {
+			change(c)
+			if err := enrol.Reprove(c, s.node); err != nil {
+				t.Fatal(err)
+			}
+		}, false)
+		if _, err := s.verify(data); !appliance.IsReason(err, enrol.Proof) {
+			t.Errorf("%s, proven: %v", name, err)
+		}
 	}
 	for name, change := range map[string]func(*wire.Claim){
 		"somebody else's identity key": func(c *wire.Claim) { c.Keys.Identity = theirs.Identity },
@@ -394,25 +421,30 @@ func TestAnswers(t *testing.T) {
 	foreignCert := func(e *wire.Enrolled) {
 		e.Certificate, _ = other.authority.Issue(pki.Request{Public: &s.node.TLS.PublicKey, Names: []string{pki.NodeCertName(e.Node)}, Usage: pki.Client, Now: now})
 	}
+	otherAuthority := func(e *wire.Enrolled) {
+		foreignCert(e)
+		e.Authority = other.authority.Certificate.Raw
+	}
 	for name, c := range map[string]struct {
 		data []byte
 		want appliance.Reason
 	}{
-		"signed by another key":  {seal(other, good), enrol.Pin},
-		"authority not pinned":   {seal(s, func(e *wire.Enrolled) { e.Authority = other.authority.Certificate.Raw }), enrol.Pin},
-		"cert by another mesh":   {seal(s, foreignCert), enrol.Pin},
-		"cert for another key":   {seal(s, otherCert), ""},
-		"another node's cert":    {seal(s, func(e *wire.Enrolled) { e.Node = appliance.NewNodeID() }), enrol.Pin},
-		"no membership":          {seal(s, func(e *wire.Enrolled) { e.Membership = nil }), ""},
-		"membership by another":  {seal(s, func(e *wire.Enrolled) { e.Membership = other.enrolled(t, claimed).Membership }), ""},
-		"address outside":        {seal(s, func(e *wire.Enrolled) { e.Address = netip.MustParseAddr("192.0.2.1") }), ""},
-		"no node":                {seal(s, func(e *wire.Enrolled) { e.Node = "" }), ""},
-		"a challenge":            {must(enrol.SealChallenge(s.mesh, s.keys.Signing, claimed.Header, claimed.Claim.Challenge, now)), enrol.Pin},
-		"not an envelope":        {[]byte("no"), ""},
-		"an answer to nobody":    {must(enrol.SealRefusal(s.mesh, s.keys.Signing, wire.Header{From: string(s.token.ID)}, enrol.RefuseName("box"), now)), enrol.Proof},
-		"another mesh, same key": {must(enrol.SealRefusal(other.mesh, s.keys.Signing, claimed.Header, enrol.RefuseName("box"), now)), enrol.TokenForeign},
-		"refusal by somebody":    {must(enrol.SealRefusal(s.mesh, other.keys.Signing, claimed.Header, enrol.RefuseName("box"), now)), enrol.Pin},
-		"refusal by the mesh":    {must(enrol.SealRefusal(s.mesh, s.keys.Signing, claimed.Header, enrol.RefuseName("box"), now)), enrol.NameTaken},
+		"all of another authority": {seal(s, otherAuthority), enrol.Pin},
+		"signed by another key":    {seal(other, good), enrol.Pin},
+		"authority not pinned":     {seal(s, func(e *wire.Enrolled) { e.Authority = other.authority.Certificate.Raw }), enrol.Pin},
+		"cert by another mesh":     {seal(s, foreignCert), enrol.Pin},
+		"cert for another key":     {seal(s, otherCert), ""},
+		"another node's cert":      {seal(s, func(e *wire.Enrolled) { e.Node = appliance.NewNodeID() }), enrol.Pin},
+		"no membership":            {seal(s, func(e *wire.Enrolled) { e.Membership = nil }), ""},
+		"membership by another":    {seal(s, func(e *wire.Enrolled) { e.Membership = other.enrolled(t, claimed).Membership }), ""},
+		"address outside":          {seal(s, func(e *wire.Enrolled) { e.Address = netip.MustParseAddr("192.0.2.1") }), ""},
+		"no node":                  {seal(s, func(e *wire.Enrolled) { e.Node = "" }), ""},
+		"a challenge":              {must(enrol.SealChallenge(s.mesh, s.keys.Signing, claimed.Header, claimed.Claim.Challenge, now)), enrol.Pin},
+		"not an envelope":          {[]byte("no"), ""},
+		"an answer to nobody":      {must(enrol.SealRefusal(s.mesh, s.keys.Signing, wire.Header{From: string(s.token.ID)}, enrol.RefuseName("box"), now)), enrol.Proof},
+		"another mesh, same key":   {must(enrol.SealRefusal(other.mesh, s.keys.Signing, claimed.Header, enrol.RefuseName("box"), now)), enrol.TokenForeign},
+		"refusal by somebody":      {must(enrol.SealRefusal(s.mesh, other.keys.Signing, claimed.Header, enrol.RefuseName("box"), now)), enrol.Pin},
+		"refusal by the mesh":      {must(enrol.SealRefusal(s.mesh, s.keys.Signing, claimed.Header, enrol.RefuseName("box"), now)), enrol.NameTaken},
 	} {
 		err := open(c.data)
 		if err == nil || appliance.AsError(err).Reason != c.want {

@@ -66,3 +66,19 @@ func Refuse(reason appliance.Reason, text string) *appliance.Error {
 func RefuseName(name appliance.NodeName) *appliance.Error {
 	return Refuse(NameTaken, "enrol: a node named "+string(name)+" exists").WithNext("mesh node replace " + string(name))
 }
+
+// Passing says whether the same question may be answered otherwise in a moment.
+func Passing(err error) bool {
+	k := appliance.KindOf(err)
+	return k == appliance.NotReady || k == appliance.Unavailable
+}
+
+// NeverEnrolled says whether a refusal proves that the claimant's keys are no node's: the mesh looks for an earlier enrolment by the
+// same token and key first, and had it found one it would have answered.
+func NeverEnrolled(err error) bool {
+	switch appliance.AsError(err).Reason {
+	case TokenExpired, TokenUsed, TokenRevoked, TokenUnknown, TokenForeign, NameTaken, NameInvalid, KeyTaken, MeshFull, RangeOverlap, Platform:
+		return true
+	}
+	return false
+}
