@@ -176,6 +176,14 @@ func manyFields(n int) string {
 	return b.String()
 }
 
+// SAFE-2: of a file with too much in it, only that is said: the checks behind it compare everything with everything.
+func TestTooManyIsLookedAtNoFurther(t *testing.T) {
+	_, err := manifest.Parse([]byte(`{"module": "a", "resources": [` + strings.Repeat(`{"kind":"user","name":"root"},`, 500) + `{"kind":"user","name":"root"}]}`))
+	if want := "resources: has 501 entries (at most 500)"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
 // DEC-10: what is recorded reads back as the same, also by a process that walks maps in another order.
 func TestCanonicalReadsBack(t *testing.T) {
 	for _, b := range append(bundles.Base(), bundles.Extra()...) {

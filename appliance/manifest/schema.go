@@ -58,7 +58,6 @@ func (s schema) translate(e *jsonschema.ValidationError, v any, errs *Errors) {
 	node := s.node(e.SchemaURL)
 	switch k := e.ErrorKind.(type) {
 	case *kind.AdditionalProperties:
-		slices.Sort(k.Properties)
 		for _, name := range k.Properties {
 			if grammar := s.grammar(node); grammar != "" {
 				errs.add(at(name), grammar, "is no name that may stand here")
