@@ -65,6 +65,11 @@ func (s Spec) check() error {
 	return nil
 }
 
+// Same says whether the two describe the same.
+func (s Spec) Same(t Spec) bool {
+	return s.madeOf() == t.madeOf() && s.Restart == t.Restart && s.Stop == t.Stop
+}
+
 // madeOf is the digest of what cannot change without a restart.
 func (s Spec) madeOf() appliance.Digest {
 	s.Version, s.Restart, s.Stop = 0, "", 0

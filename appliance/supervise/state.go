@@ -36,12 +36,13 @@ type Status struct {
 	Since      time.Time `json:"since"`
 	Restarts   int       `json:"restarts"` // within the last ten minutes
 	LastExit   string    `json:"lastExit,omitempty"`
+	Stopped    bool      `json:"stopped,omitempty"` // on demand, not by itself
 }
 
 const restartsWindow = 10 * time.Minute
 
 func (s *state) status(now time.Time) Status {
-	out := Status{State: "backoff", PID: s.Child.PID, Since: s.Since, LastExit: s.LastExit}
+	out := Status{State: "backoff", PID: s.Child.PID, Since: s.Since, LastExit: s.LastExit, Stopped: s.Stopped}
 	switch {
 	case s.Child != identity{}:
 		out.State = "running"

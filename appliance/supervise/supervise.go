@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -38,7 +37,7 @@ func Start(ctx context.Context, dir string, spec Spec, command []string) error {
 		return err
 	}
 	defer release()
-	if have, err := readSpec(dir); err != nil || !reflect.DeepEqual(have, spec) {
+	if have, err := readSpec(dir); err != nil || !have.Same(spec) {
 		if err := writeSpec(dir, spec); err != nil {
 			return err
 		}

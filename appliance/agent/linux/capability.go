@@ -1,0 +1,89 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// capabilities says what this node understands. The binary is read once: what runs does not change when its file does.
+func capabilities(c Config) func() wire.Capabilities {
+	digest := sync.OnceValue(binaryDigest)
+	return func() wire.Capabilities {
+		return wire.Capabilities{
+			Wire: wire.Version, Binary: c.Version, Digest: digest(), OS: runtime.GOOS, Architecture: runtime.GOARCH,
+			Distribution: distribution("/etc/os-release", "/usr/lib/os-release"), Init: initSystem(), Runtime: containerRuntime(),
+			Kinds: slices.Clone(wire.ResourceKinds),
+		}
+	}
+}
+
+func binaryDigest() appliance.Digest {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return ""
+	}
+	return appliance.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+}
+
+// distribution is the ID in os-release.
+func distribution(paths ...string) string {
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if id, ok := strings.CutPrefix(strings.TrimSpace(line), "ID="); ok {
+				return strings.Trim(id, `"'`)
+			}
+		}
+		return "linux" // what os-release says where it does not say
+	}
+	return ""
+}
+
+func initSystem() string {
+	if underSystemd() {
+		return "systemd"
+	}
+	if _, err := os.Stat("/run/openrc/softlevel"); err == nil {
+		return "openrc"
+	}
+	return "none"
+}
+
+// containerRuntime is the one whose socket is there.
+func containerRuntime() string {
+	for _, r := range []struct{ name, socket string }{{"docker", "/var/run/docker.sock"}, {"podman", "/run/podman/podman.sock"}} {
+		if info, err := os.Stat(r.socket); err == nil && info.Mode()&os.ModeSocket != 0 {
+			return r.name
+		}
+	}
+	return ""
+}
+
+// machineID is a hash, since the id itself is confidential; empty where the machine has none.
+func machineID() string {
+	for _, path := range []string{"/etc/machine-id", "/var/lib/dbus/machine-id"} {
+		if data, err := os.ReadFile(path); err == nil {
+			if id := strings.TrimSpace(string(data)); len(id) == 32 {
+				return string(appliance.DigestOf([]byte("mesh machine\n" + id)))
+			}
+		}
+	}
+	return ""
+}

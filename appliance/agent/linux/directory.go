@@ -1,0 +1,249 @@
+package linux
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/durable"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// directories makes folders. What the mesh did not make is never removed, and data never, nor anything with data beneath it.
+type directories struct {
+	data    *dataList
+	modules string // the folder of the instances' folders: made with the first of them
+}
+
+func isData(s wire.DirectorySpec) bool { return s.Class != "config" && s.Class != "cache" }
+
+func (directories) Observe(_ context.Context, r wire.Resource) (host.Observation, error) {
+	s, err := read[wire.DirectorySpec](r)
+	if err != nil {
+		return host.Observation{}, err
+	}
+	p, err := walk(s.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return host.Observation{}, nil
+	}
+	if err != nil {
+		return host.Observation{}, err
+	}
+	defer p.close()
+	f, st, err := p.open(unix.S_IFDIR, "folder")
+	if f == nil || err != nil {
+		return host.Observation{}, err
+	}
+	f.Close()
+	want, err := lookup(s.Owner, s.Group, s.Mode)
+	if err != nil {
+		return host.Observation{Present: true, Differs: err.Error()}, nil
+	}
+	differs := attributesOf(st).differs(want)
+	return host.Observation{Present: true, Matches: differs == "", Differs: differs}, nil
+}
+
+func (directories) Before(_ context.Context, r wire.Resource) (json.RawMessage, error) {
+	s, err := read[wire.DirectorySpec](r)
+	if err != nil {
+		return nil, err
+	}
+	p, err := walk(s.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	f, st, err := p.open(unix.S_IFDIR, "folder")
+	if f == nil || err != nil {
+		return nil, err
+	}
+	f.Close()
+	return json.Marshal(attributesOf(st))
+}
+
+func (d directories) Do(_ context.Context, r wire.Resource) error {
+	s, err := read[wire.DirectorySpec](r)
+	if err != nil {
+		return err
+	}
+	want, err := lookup(s.Owner, s.Group, s.Mode)
+	if err != nil {
+		return fmt.Errorf("make folder %s: %w", s.Path, err)
+	}
+	owner := ""
+	if isData(s) {
+		owner = s.Owner
+	}
+	if err := d.data.set(s.Path, owner); err != nil { // first: data that is there is known as data
+		return err
+	}
+	if filepath.Dir(s.Path) == d.modules {
+		if err := os.MkdirAll(d.modules, 0o755); err != nil {
+			return err
+		}
+	}
+	p, err := walk(s.Path)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	f, st, err := p.open(unix.S_IFDIR, "folder")
+	if err != nil {
+		return err
+	}
+	if f == nil {
+		if err := unix.Mkdirat(p.fd(), p.name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return p.fail("make folder", err)
+		}
+		if f, st, err = p.open(unix.S_IFDIR, "folder"); err != nil {
+			return err
+		}
+		if f == nil {
+			return appliance.Errorf(appliance.Conflict, "make folder %s: somebody removed it meanwhile", s.Path)
+		}
+	}
+	defer f.Close()
+	if attributesOf(st).differs(want) == "" {
+		return nil
+	}
+	if err := want.set(int(f.Fd())); err != nil {
+		return p.fail("set attributes of", err)
+	}
+	if err := f.Sync(); err != nil {
+		return p.fail("sync", err)
+	}
+	return p.sync()
+}
+
+func (d directories) Undo(_ context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+	s, err := read[wire.DirectorySpec](r)
+	if err != nil {
+		return false, err
+	}
+	before, there, err := record[attributes](undo)
+	if err != nil {
+		return false, err
+	}
+	p, err := walk(s.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer p.close()
+	f, _, err := p.open(unix.S_IFDIR, "folder")
+	if f == nil || err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if isData(s) {
+		return true, nil
+	}
+	if beneath, err := d.data.beneath(s.Path); beneath || err != nil {
+		return true, err
+	}
+	if there {
+		if err := before.set(int(f.Fd())); err != nil {
+			return false, p.fail("set attributes of", err)
+		}
+		return false, nil
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", p.fd()))
+	if err != nil {
+		return false, p.fail("remove", err)
+	}
+	defer root.Close()
+	if err := root.RemoveAll(p.name); err != nil {
+		return false, p.fail("remove", err)
+	}
+	return false, p.sync()
+}
+
+// dataList knows every data folder ever made here and its owner, so that neither goes with something around it (MOD-10). It is the
+// only writer of its file.
+type dataList struct {
+	path string
+	mu   sync.Mutex
+}
+
+type dataFile struct {
+	Version     int               `json:"version"`
+	Directories map[string]string `json:"directories"` // path -> owner
+}
+
+func (d *dataList) read() (dataFile, error) {
+	l := dataFile{Version: 1, Directories: map[string]string{}}
+	data, err := os.ReadFile(d.path)
+	if os.IsNotExist(err) {
+		return l, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &l)
+	}
+	if err == nil && l.Version != 1 {
+		err = fmt.Errorf("version %d, this binary knows 1", l.Version)
+	}
+	if err != nil {
+		return l, fmt.Errorf("read list of data folders %s: %w", d.path, err)
+	}
+	return l, nil
+}
+
+// set notes the owner of a data folder; an empty one says that the path is no data.
+func (d *dataList) set(path, owner string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, err := d.read()
+	if err != nil || l.Directories[path] == owner {
+		return err
+	}
+	if l.Directories[path] = owner; owner == "" {
+		delete(l.Directories, path)
+	}
+	data, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(d.path), 0o700); err != nil {
+		return err
+	}
+	return durable.WriteFile(d.path, data, 0o600)
+}
+
+// beneath says whether data is still there beneath path.
+func (d *dataList) beneath(path string) (bool, error) {
+	return d.any(func(p, _ string) bool { return strings.HasPrefix(p, path+"/") })
+}
+
+// ownedBy says whether data of a user is still there.
+func (d *dataList) ownedBy(name string) (bool, error) {
+	return d.any(func(_, owner string) bool { return owner == name })
+}
+
+func (d *dataList) any(is func(path, owner string) bool) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, err := d.read()
+	if err != nil {
+		return true, err
+	}
+	for path, owner := range l.Directories {
+		if _, err := os.Lstat(path); is(path, owner) && !os.IsNotExist(err) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
