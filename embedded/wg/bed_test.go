@@ -17,7 +17,9 @@ import (
 // bed is a set of hosts, each a network namespace, gone when the test is.
 type bed struct {
 	t     testing.TB
+	dir   string // removed after the processes that write into it
 	links int
+	files int
 }
 
 var beds int
@@ -28,7 +30,13 @@ func newBed(t testing.TB) *bed {
 		t.Skip("needs network namespaces: run the tests as root")
 	}
 	beds++
-	return &bed{t: t}
+	return &bed{t: t, dir: t.TempDir()}
+}
+
+// options are for a device with a file of its own.
+func (b *bed) options() Options {
+	b.files++
+	return Options{Interface: "wgt0", LearnedFile: filepath.Join(b.dir, fmt.Sprintf("learned%d.json", b.files))}
 }
 
 // sweep deletes namespaces of test runs that were killed.
@@ -130,6 +138,13 @@ func (p *process) kill() {
 	}
 }
 
+// renew replaces the process by a new one, which runs no device yet.
+func (h *host) renew() {
+	h.t.Helper()
+	h.kill()
+	h.process = h.spawn()
+}
+
 // try asks the helper; the answer may be an error.
 func (h *host) try(r request) (answer, error) {
 	h.t.Helper()
@@ -169,9 +184,10 @@ func (h *host) start(o Options, c Config) {
 
 func (h *host) set(c Config) { h.t.Helper(); h.ask(request{Op: "set", Config: c}) }
 
-func (h *host) ping(to string, within time.Duration) time.Duration {
+// ping has the patience for a busy machine.
+func (h *host) ping(to string) {
 	h.t.Helper()
-	return h.ask(request{Op: "ping", At: netip.MustParseAddr(to), Within: within}).Took
+	h.ask(request{Op: "ping", At: netip.MustParseAddr(to), Within: 10 * time.Second})
 }
 
 func (h *host) mute(to string, within time.Duration) {

@@ -79,10 +79,10 @@ func streamOver(b *testing.B, kind string) stream {
 		spoke.ask(request{Op: "bare", Options: Options{Interface: "wgt0"}, Config: s.spokes[0]})
 		hub.ask(request{Op: "serve", At: to})
 	case "ours":
-		hub.start(options(b), s.hub)
-		spoke.start(options(b), s.spokes[0])
+		hub.start(bed.options(), s.hub)
+		spoke.start(bed.options(), s.spokes[0])
 	}
-	spoke.ping(to.String(), 6*time.Second)
+	spoke.ping(to.String())
 	return measure(b, kind, spoke, to, hub, spoke)
 }
 
@@ -92,9 +92,9 @@ func relayed(b *testing.B) stream {
 	hubOne, _ := bed.connect(hub, one)
 	hubTwo, _ := bed.connect(hub, two)
 	s := newStar(hubOne, hubTwo)
-	hub.start(options(b), s.hub)
-	one.start(options(b), s.spokes[0])
-	two.start(options(b), s.spokes[1])
-	one.ping("10.64.0.3", 3*time.Second)
+	hub.start(bed.options(), s.hub)
+	one.start(bed.options(), s.spokes[0])
+	two.start(bed.options(), s.spokes[1])
+	one.ping("10.64.0.3")
 	return measure(b, "relay", one, netip.MustParseAddr("10.64.0.3"), hub, one, two)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -138,13 +139,15 @@ func (a *arrival) FromPeer(key [32]byte) {
 	}
 }
 
+// maxCalls is more than what the device verifies at the same time, one a processor; false ones cannot crowd out the genuine.
+const maxCalls = 64
+
 // route is the way to one peer, and what the device holds as that peer's endpoint.
 type route struct {
 	at atomic.Pointer[path] // what it points to is never changed; nil: nowhere yet
 
 	mu    sync.Mutex
-	calls [8]*arrival // of initiations being verified, the oldest overwritten; more than there are workers to verify
-	next  int
+	calls []*arrival // of initiations not yet answered, the last maxCalls
 }
 
 func newRoute(at netip.AddrPort) *route {
@@ -177,8 +180,10 @@ func (r *route) move(b *bind, to path) {
 func (r *route) called(a *arrival) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.calls[r.next] = a
-	r.next = (r.next + 1) % len(r.calls)
+	if len(r.calls) == maxCalls {
+		r.calls = slices.Delete(r.calls, 0, 1)
+	}
+	r.calls = append(r.calls, a)
 }
 
 // answering moves the peer to where the initiation came from that is being answered: the device answers only the genuine.
@@ -186,12 +191,13 @@ func (r *route) answering(b *bind, id uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range r.calls {
-		if a != nil && a.id == id {
+		if a.id == id {
 			r.move(b, a.path)
 			break
 		}
 	}
-	r.calls = [8]*arrival{}
+	clear(r.calls)
+	r.calls = r.calls[:0]
 }
 
 // ClearSrc forgets which of our addresses the peer last reached.

@@ -125,6 +125,8 @@ func (h *helper) do(r request) (a answer, err error) {
 		err = forge(r.From, r.To)
 	case "nat":
 		err = nat(r.From, r.To)
+	case "turns":
+		err = turns()
 	case "memory":
 		a.Number, err = memory()
 	case "cpu", "peak":
@@ -329,6 +331,40 @@ func nat(inside, server netip.AddrPort) error {
 			}
 		}
 	}()
+	return nil
+}
+
+// turns has packets both in the queue and from the kernel, and wants to read them alternately.
+func turns() error {
+	native, err := openTUN("turns0")
+	if err != nil {
+		return err
+	}
+	t := newTunnel(native)
+	defer t.Close()
+	if err := configureLink("turns0", netip.MustParsePrefix("10.65.0.1/24"), 1420); err != nil {
+		return err
+	}
+	from, to := netip.MustParseAddrPort("10.65.0.3:1"), netip.MustParseAddrPort("10.65.0.2:1")
+	for range relayQueue {
+		t.queue.put(datagram(from, to, 64, "relayed"), 1420)
+	}
+	for range 2 * relayQueue / conn.IdealBatchSize {
+		if err := forge(netip.MustParseAddrPort("10.65.0.1:1"), to); err != nil {
+			return err
+		}
+	}
+	packets, sizes := make([][]byte, conn.IdealBatchSize), make([]int, conn.IdealBatchSize)
+	for i := range packets {
+		packets[i] = make([]byte, 65535)
+	}
+	for i := range relayQueue / conn.IdealBatchSize {
+		for _, batch := range []bool{true, false} {
+			if n, err := t.Read(packets, sizes, 0); err != nil || (n > 1) != batch {
+				return fmt.Errorf("round %d: %d packets and %v, want from the queue: %t", i, n, err, batch)
+			}
+		}
+	}
 	return nil
 }
 

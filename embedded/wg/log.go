@@ -23,6 +23,10 @@ func deviceLog(log *slog.Logger) *device.Logger {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)
 	out.Errorf = func(format string, args ...any) {
+		if format == "%v" { // what a configuration call also returns
+			out.Verbosef(format, args...)
+			return
+		}
 		for _, arg := range args {
 			if err, ok := arg.(error); ok && errors.Is(err, errNoEndpoint) {
 				out.Verbosef(format, args...)

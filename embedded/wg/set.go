@@ -32,10 +32,11 @@ func (d *Device) Set(ctx context.Context, c Config) error {
 	d.tunnel.setMTU(mtu)
 
 	d.routePeers(c)
-	d.tunnel.owners.Store(nil)
+	var o *owners
 	if c.Relay {
-		d.tunnel.owners.Store(newOwners(c, mtu))
+		o = newOwners(c, mtu)
 	}
+	d.tunnel.owners.Store(o)
 	if err := d.setKeyAndPort(c); err != nil {
 		return err
 	}

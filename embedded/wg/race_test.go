@@ -1,0 +1,5 @@
+//go:build race
+
+package wg
+
+func init() { raced = true }
