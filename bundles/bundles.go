@@ -61,3 +61,12 @@ func read(folder, name string) Bundle {
 	}
 	return Bundle{name, data}
 }
+
+// Names lists the bundles a person may register, base bundles included.
+func Names() []string {
+	var names []string
+	for _, b := range append(Base(), Extra()...) {
+		names = append(names, b.Name)
+	}
+	return names
+}

@@ -118,3 +118,13 @@ func (s *state) forget(id string) {
 	}
 	s.applied.Records = kept
 }
+
+// Records gives what the agent whose folder is dir has made on this machine, and the account of its last declaration. It serves commands
+// on the machine itself; the agent may be running.
+func Records(dir string) (records []Record, about wire.About, outcomes []wire.Outcome, err error) {
+	s, err := openState(dir)
+	if err != nil {
+		return nil, about, nil, err
+	}
+	return s.applied.Records, s.applied.About, s.applied.Outcomes, nil
+}

@@ -108,3 +108,12 @@ func BaseModules() ([]*manifest.Manifest, error) {
 	}
 	return out, nil
 }
+
+// ByName puts modules into the form that resolve reads.
+func ByName(modules []*manifest.Manifest) map[appliance.ModuleName]*manifest.Manifest {
+	out := map[appliance.ModuleName]*manifest.Manifest{}
+	for _, m := range modules {
+		out[m.Module] = m
+	}
+	return out
+}

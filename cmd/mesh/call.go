@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/client"
+	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/operators"
+)
+
+// callWithin bounds one request, the connection included.
+const callWithin = 30 * time.Second
+
+func (g *global) install() (installation.Installation, error) { return installation.Find(g.state) }
+
+// credential gives the operator's credential of this machine.
+func (g *global) credential() (operators.Credential, error) {
+	i, err := g.install()
+	if err != nil {
+		return operators.Credential{}, err
+	}
+	c, err := operators.ReadCredential(i.Operator())
+	switch {
+	case os.IsNotExist(err):
+		return c, appliance.Errorf(appliance.NotFound, "no operator's credential in %s", i.Dir).
+			WithHint("mesh commands are given on the hub, as root; genesis makes the first operator there").WithNext("mesh genesis --name NAME --endpoint HOST")
+	case os.IsPermission(err):
+		return c, appliance.Errorf(appliance.Denied, "read the operator's credential: %w", err).WithHint("it is root's").WithNext("sudo mesh …")
+	}
+	return c, err
+}
+
+// dial connects under this machine's credential.
+func (g *global) dial(ctx context.Context) (*client.Client, error) {
+	c, err := g.credential()
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(ctx, c, slog.New(slog.DiscardHandler))
+}
+
+// call asks one verb.
+func (g *global) call(c *cobra.Command, verb operators.Verb, arguments, result any) error {
+	ctx, cancel := context.WithTimeout(c.Context(), callWithin)
+	defer cancel()
+	cl, err := g.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return cl.Call(ctx, verb, arguments, result)
+}
+
+// settle asks for the status until the nodes (none: all) are current, clean and healthy. It says what it waits for when that changes,
+// and ends at once when a current node has failed (DEC-7).
+func settle(ctx context.Context, cl *client.Client, nodes []appliance.NodeName, waiting func(string)) error {
+	said := ""
+	say := func(text string) {
+		if text != said {
+			waiting(text)
+			said = text
+		}
+	}
+	for {
+		var status operators.Status
+		err := cl.Call(ctx, operators.StatusShow, struct{}{}, &status)
+		switch {
+		case err == nil:
+			good, bad, rest := status.Settled(nodes...)
+			if good {
+				return nil
+			}
+			if len(bad) > 0 {
+				return appliance.Errorf(appliance.Conflict, "%s", strings.Join(bad, "; ")).WithReason(notSettled).WithHint("the node tries again by itself; its account is in the status").WithNext("mesh status")
+			}
+			say(strings.Join(rest, "; "))
+		case appliance.KindOf(err) != appliance.Unavailable && appliance.KindOf(err) != appliance.NotReady && appliance.KindOf(err) != appliance.NotFound:
+			return err
+		default:
+			say("the controller does not answer yet")
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited until the time was up; not so yet: %s: %w", said, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// notSettled marks that a current node has failed: the answer is no.
+const notSettled appliance.Reason = "not-settled"
+
+// wait is what --wait does: exit 1 when the answer is no.
+func (g *global) wait(c *cobra.Command, timeout time.Duration, nodes []appliance.NodeName) error {
+	ctx, cancel := context.WithTimeout(c.Context(), timeout)
+	defer cancel()
+	cl, err := g.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	err = settle(ctx, cl, nodes, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "waiting: "+text) })
+	if appliance.IsReason(err, notSettled) {
+		fail(c.ErrOrStderr(), c, err)
+		return answerNo
+	}
+	return err
+}

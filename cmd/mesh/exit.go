@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance"
+)
+
+// Exit codes; scripts depend on them.
+const (
+	exitDone        = 0
+	exitNo          = 1
+	exitUsage       = 2
+	exitRefused     = 3
+	exitUnreachable = 4
+	exitTimeout     = 5
+	exitError       = 255
+)
+
+const exitText = `Every command ends with one of these:
+
+  0    done
+  1    the answer is no: a plan with changes, a mesh that is not current
+  2    wrong use: arguments or flags
+  3    refused: the input breaks a rule, or something stands against it
+  4    not reachable: the hub, its store, or another machine
+  5    timed out
+  255  error
+`
+
+func newExitCodes() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitText, Args: cobra.NoArgs,
+		Run: func(c *cobra.Command, _ []string) { fmt.Fprint(c.OutOrStdout(), exitText) }}
+}
+
+// answerNo ends a command with 1 after it has said everything itself.
+var answerNo = errors.New("no")
+
+// usageError is wrong use of a command.
+type usageError struct {
+	command *cobra.Command
+	text    string
+}
+
+func (e usageError) Error() string { return e.text }
+
+func usage(c *cobra.Command, text string) error { return usageError{c, text} }
+
+// exactly wants n arguments and names them when they are not there.
+func exactly(n int, names string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage(c, fmt.Sprintf("%s wants %s, got %d arguments", c.CommandPath(), names, len(args)))
+		}
+		return nil
+	}
+}
+
+// fail tells the person what went wrong: error, hint, next command; and gives the exit code.
+func fail(w io.Writer, root *cobra.Command, err error) int {
+	if errors.Is(err, answerNo) {
+		return exitNo
+	}
+	var wrong usageError
+	if errors.As(err, &wrong) {
+		fmt.Fprintf(w, "error: %s\nnext:  %s --help\n", wrong.text, wrong.command.CommandPath())
+		return exitUsage
+	}
+	e := appliance.AsError(err)
+	fmt.Fprintf(w, "error: %s\n", e.Text)
+	if e.Hint != "" {
+		fmt.Fprintf(w, "hint:  %s\n", e.Hint)
+	}
+	if e.Next != "" {
+		fmt.Fprintf(w, "next:  %s\n", e.Next)
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitTimeout
+	case e.Kind == appliance.Unavailable || e.Kind == appliance.NotReady:
+		return exitUnreachable
+	case e.Kind == appliance.Internal:
+		return exitError
+	}
+	return exitRefused
+}

@@ -1,0 +1,64 @@
+// Command mesh is the whole appliance: hub, node, supervisor and the operator's tool. Each command is one file; what it decides
+// belongs to a package below appliance or genesis.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Set by the build (-ldflags -X). buildDate is RFC 3339: no clock is believed to be earlier.
+var (
+	version   = "development"
+	buildDate = "2026-12-01T00:00:00Z"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	if err := root.ExecuteContext(ctx); err != nil {
+		return fail(os.Stderr, root, err)
+	}
+	return exitDone
+}
+
+// global holds the flags every command has.
+type global struct {
+	state  string // folder of the installation
+	output string // table, json
+}
+
+func newRoot() *cobra.Command {
+	g := &global{}
+	root := &cobra.Command{
+		Use:           "mesh",
+		Short:         "Run your own machines as one mesh",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.PersistentFlags().StringVar(&g.state, "state", "", "folder of the installation (default $MESH_STATE or /var/lib/mesh)")
+	root.PersistentFlags().StringVarP(&g.output, "output", "o", "table", "table or json")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err.Error()) })
+	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"}, &cobra.Group{ID: "mesh", Title: "In the mesh:"})
+	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g)} {
+		c.GroupID = "machine"
+		root.AddCommand(c)
+	}
+	for _, c := range []*cobra.Command{newStatus(g), newToken(g), newModule(g), newPlan(g), newPush(g), newNode(g), newOverlay(g), newAudit(g)} {
+		c.GroupID = "mesh"
+		root.AddCommand(c)
+	}
+	root.AddCommand(newServe(g), newAgent(g), newSupervise(), newHello(), newExitCodes())
+	return root
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/operators"
+)
+
+func scope(args []string, only string) operators.Scope {
+	s := operators.Scope{Only: appliance.ModuleName(only)}
+	for _, a := range args {
+		s.Nodes = append(s.Nodes, appliance.NodeName(a))
+	}
+	return s
+}
+
+func newPlan(g *global) *cobra.Command {
+	var only string
+	c := &cobra.Command{Use: "plan [NODE…]", Short: "Show what a push would change; exit 1 when it would change something",
+		RunE: func(c *cobra.Command, args []string) error {
+			var plan operators.Plan
+			if err := g.call(c, operators.PlanShow, scope(args, only), &plan); err != nil {
+				return err
+			}
+			if err := g.show(c, plan, func(w io.Writer) { printPlan(w, plan) }); err != nil {
+				return err
+			}
+			if len(plan.Nodes) > 0 {
+				return answerNo
+			}
+			return nil
+		}}
+	c.Flags().StringVar(&only, "only", "", "only this module")
+	return c
+}
+
+func printPlan(w io.Writer, plan operators.Plan) {
+	if len(plan.Nodes) == 0 {
+		fmt.Fprintln(w, "nothing to push: what is recorded is approved")
+		return
+	}
+	row(w, "NODE", "INSTANCE", "CHANGE", "RESOURCE", "DETAIL", "BY", "WHEN")
+	for _, n := range plan.Nodes {
+		for _, ch := range n.Changes {
+			when := ""
+			if !ch.At.IsZero() {
+				when = ch.At.Local().Format(time.DateTime)
+			}
+			row(w, n.Node, ch.Instance, ch.What, ch.Resource, ch.Detail, ch.By, when)
+		}
+	}
+	fmt.Fprintln(w, "next: mesh push")
+}
+
+func newPush(g *global) *cobra.Command {
+	var only string
+	var wait bool
+	var timeout time.Duration
+	c := &cobra.Command{Use: "push [NODE…]", Short: "Approve what is recorded and send it",
+		RunE: func(c *cobra.Command, args []string) error { return push(g, c, scope(args, only), wait, timeout) }}
+	c.Flags().StringVar(&only, "only", "", "only this module")
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the nodes are current, clean and healthy; exit 1 when one has failed")
+	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
+	return c
+}
+
+func push(g *global, c *cobra.Command, s operators.Scope, wait bool, timeout time.Duration) error {
+	var done operators.Pushed
+	if err := g.call(c, operators.PlanPush, s, &done); err != nil {
+		return err
+	}
+	if wait {
+		nodes := make([]appliance.NodeName, 0, len(done.Nodes))
+		for _, n := range done.Nodes {
+			nodes = append(nodes, n.Node)
+		}
+		if err := g.wait(c, timeout, nodes); err != nil {
+			return err
+		}
+	}
+	return g.show(c, done, func(w io.Writer) {
+		row(w, "NODE", "NUMBER", "DIGEST", "SENT")
+		for _, n := range done.Nodes {
+			sent := "unchanged"
+			if n.Sent {
+				sent = "yes"
+			}
+			row(w, n.Node, n.Number, n.Digest.Short(), sent)
+		}
+	})
+}
+
+func portList(ports map[string]uint16) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		out = append(out, fmt.Sprintf("%s=%d", name, ports[name]))
+	}
+	return strings.Join(out, " ")
+}

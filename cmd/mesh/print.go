@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// show prints v as JSON where asked for, else what table writes.
+func (g *global) show(c *cobra.Command, v any, table func(w io.Writer)) error {
+	switch g.output {
+	case "json":
+		e := json.NewEncoder(c.OutOrStdout())
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	case "table":
+		t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+		table(t)
+		return t.Flush()
+	}
+	return usage(c, fmt.Sprintf("no output %q: table or json", g.output))
+}
+
+// row writes cells for a tabwriter; an empty cell becomes a dash, so that columns can be counted.
+func row(w io.Writer, cells ...any) {
+	out := make([]string, len(cells))
+	for i, cell := range cells {
+		if out[i] = fmt.Sprint(cell); out[i] == "" {
+			out[i] = "-"
+		}
+	}
+	fmt.Fprintln(w, strings.Join(out, "\t"))
+}
+
+// ago says how long since t in the largest unit that fits; a dash for never.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	switch d := time.Since(t); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance/agent"
+	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/downloads"
+	"github.com/novox/mesh/appliance/identity"
+	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/pki"
+	"github.com/novox/mesh/appliance/supervise"
+	"github.com/novox/mesh/appliance/wire"
+	"github.com/novox/mesh/genesis/serve"
+)
+
+func logger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
+
+func newServe(g *global) *cobra.Command {
+	return &cobra.Command{Use: "serve", Short: "The hub's process: broker, store, controller", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			i, err := g.install()
+			if err != nil {
+				return err
+			}
+			return serve.Run(c.Context(), i, logger())
+		}}
+}
+
+func newSupervise() *cobra.Command {
+	return &cobra.Command{Use: "supervise FOLDER", Short: "Keep one process running", Hidden: true, Args: exactly(1, "a folder"),
+		RunE: func(c *cobra.Command, args []string) error { return supervise.Run(c.Context(), args[0]) }}
+}
+
+func newAgent(g *global) *cobra.Command {
+	return &cobra.Command{Use: "agent", Short: "The node's process", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			i, _, err := g.here("agent")
+			if err != nil {
+				return err
+			}
+			release, err := installation.Hold(filepath.Join(i.Node(), "agent.lock"), "mesh agent")
+			if err != nil {
+				return err
+			}
+			defer release()
+			cfg, err := agentConfig(i)
+			if err != nil {
+				return err
+			}
+			return agent.Run(c.Context(), cfg)
+		}}
+}
+
+// agentConfig reads what this node is and whom it trusts.
+func agentConfig(i installation.Installation) (agent.Config, error) {
+	trust, err := identity.ReadTrust(i.Node())
+	if err != nil {
+		return agent.Config{}, err
+	}
+	keys, err := identity.LoadNode(i.NodeKeys())
+	if err != nil {
+		return agent.Config{}, err
+	}
+	authority, err := pki.ParseAuthority(trust.Authority)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	m, err := machine(i)(trust.Mesh, trust.Name)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	cfg := agent.Config{
+		Believes: agent.Believes{Mesh: trust.Mesh, Node: trust.Node, Signing: trust.Signing}, Identity: keys.Identity, Dir: i.Node(), Machine: m, Log: logger(),
+		Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
+			return bus.Connect(ctx, bus.Options{Endpoints: trust.Broker, TLS: pki.ClientTLS(authority, pki.BrokerName(trust.Mesh), nil, pki.Clock(nil)),
+				User: wire.NodeUser(trust.Node), Key: keys.Bus, Logger: logger(), OnConnect: connected})
+		},
+		Become: func(ctx context.Context, to wire.Replace) error {
+			return become(ctx, i, to, func(path string) error {
+				return downloads.Fetch(ctx, trust.Broker, pki.ClientTLS(authority, pki.DownloadsName(trust.Mesh), nil, pki.Clock(nil)), to, path)
+			})
+		},
+	}
+	if s, err := serve.ReadSettings(i); err == nil {
+		cfg.Carried = s.Carried()
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return cfg, err
+	}
+	return cfg, nil
+}
+
+// become turns this agent into another binary: fetched whole, the present one kept beside it, then executed in this process's place.
+func become(_ context.Context, i installation.Installation, to wire.Replace, fetch func(path string) error) error {
+	next := i.Binary() + ".next"
+	if err := fetch(next); err != nil {
+		return err
+	}
+	if err := os.Remove(i.Previous()); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if err := os.Link(i.Binary(), i.Previous()); err != nil {
+		return fmt.Errorf("keep the present binary: %w", err)
+	}
+	if err := os.Rename(next, i.Binary()); err != nil {
+		return err
+	}
+	slog.Info("becoming another binary", "digest", to.Agent.Digest)
+	return syscall.Exec(i.Binary(), []string{i.Binary(), "agent", "--state", i.Dir}, os.Environ())
+}

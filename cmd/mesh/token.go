@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/operators"
+)
+
+func newToken(g *global) *cobra.Command {
+	c := &cobra.Command{Use: "token", Short: "Join tokens: create, list, revoke"}
+	c.AddCommand(newTokenCreate(g), newTokenList(g), newTokenRevoke(g))
+	return c
+}
+
+func newTokenCreate(g *global) *cobra.Command {
+	var ask operators.NewToken
+	var name string
+	c := &cobra.Command{Use: "create", Short: "Make a token and print the line that joins a machine", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if name != "" {
+				if ask.Name, err = appliance.ParseName[appliance.NodeName]("node", name); err != nil {
+					return err
+				}
+			}
+			var made operators.CreatedToken
+			if err := g.call(c, operators.TokenCreate, ask, &made); err != nil {
+				return err
+			}
+			return g.show(c, made, func(w io.Writer) {
+				fmt.Fprintf(w, "On the machine that shall join, as root (until %s):\n\n", made.Expires.Local().Format(time.DateTime))
+				for _, line := range made.Join {
+					fmt.Fprintf(w, "  %s\n", line)
+				}
+			})
+		}}
+	c.Flags().DurationVar(&ask.TTL, "ttl", time.Hour, "how long the token is good")
+	c.Flags().IntVar(&ask.Uses, "uses", 1, "how many machines may join with it")
+	c.Flags().StringVar(&name, "name", "", "the name the machine will have")
+	c.Flags().StringToStringVar(&ask.Label, "label", nil, "labels the machine will have (k=v)")
+	return c
+}
+
+func newTokenList(g *global) *cobra.Command {
+	return &cobra.Command{Use: "list", Short: "List tokens, never their secrets", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var tokens []operators.Token
+			if err := g.call(c, operators.TokenList, struct{}{}, &tokens); err != nil {
+				return err
+			}
+			return g.show(c, tokens, func(w io.Writer) {
+				row(w, "ID", "STATE", "USED", "EXPIRES", "NAME")
+				for _, t := range tokens {
+					row(w, t.ID, t.State, fmt.Sprintf("%d/%d", t.Used, t.Uses), t.Expires.Local().Format(time.DateTime), t.Name)
+				}
+			})
+		}}
+}
+
+func newTokenRevoke(g *global) *cobra.Command {
+	return &cobra.Command{Use: "revoke ID", Short: "Make a token good for nothing", Args: exactly(1, "the token's id"),
+		RunE: func(c *cobra.Command, args []string) error {
+			id := appliance.TokenID(args[0])
+			if !id.Valid() {
+				return usage(c, fmt.Sprintf("%s is no token id; `mesh token list` shows them", appliance.Quote(args[0])))
+			}
+			return g.call(c, operators.TokenRevoke, operators.RevokeToken{ID: id}, nil)
+		}}
+}

@@ -1,0 +1,179 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/durable"
+	"github.com/novox/mesh/appliance/enrol"
+	"github.com/novox/mesh/appliance/identity"
+	"github.com/novox/mesh/appliance/overlay"
+	"github.com/novox/mesh/appliance/pki"
+	"github.com/novox/mesh/appliance/wire"
+	"github.com/novox/mesh/genesis/probe"
+)
+
+// enter reaches the hub, proves the keys and is admitted.
+func (j *joining) enter(ctx context.Context) (enrol.Admission, error) {
+	ctx, cancel := context.WithTimeout(ctx, j.Timeout)
+	defer cancel()
+	link, err := j.reach(ctx)
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	defer link.Close()
+	keys, err := j.keys()
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	for {
+		a, err := j.claim(ctx, link, keys)
+		switch {
+		case err == nil:
+			return a, nil
+		case ctx.Err() != nil:
+			return a, appliance.Errorf(appliance.Unavailable, "join: %w", err).
+				WithHint("the hub is reached and its controller does not answer; look at `mesh status` there, then run the same command again")
+		case !enrol.Passing(err):
+			return a, err
+		}
+		j.tell("waiting: " + err.Error())
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// dialWithin bounds one try of one address.
+const dialWithin = 5 * time.Second
+
+// reach connects to the first of the token's addresses that is the hub. What is wrong with each is said, and the worst of it returned.
+func (j *joining) reach(ctx context.Context) (*bus.Link, error) {
+	key, err := j.token.BusKey()
+	if err != nil {
+		return nil, err
+	}
+	var all []error
+	for _, address := range j.token.Addresses {
+		j.tell("reaching the hub at " + address)
+		if err := dial(ctx, address); err != nil {
+			all = append(all, err)
+			continue
+		}
+		tls := pki.PinnedTLS(j.token.Authority, pki.BrokerName(j.token.Mesh), pki.Clock(nil))
+		ctx, cancel := context.WithTimeout(ctx, 2*dialWithin)
+		link, err := bus.Connect(ctx, bus.Options{Endpoints: []string{address}, TLS: tls, User: wire.TokenUser(j.token.ID), Key: key, Logger: j.Log, Wait: true})
+		cancel()
+		if err == nil {
+			return link, nil
+		}
+		all = append(all, explain(address, err))
+	}
+	return nil, mostTelling(all)
+}
+
+func dial(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, dialWithin)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err == nil {
+		return c.Close()
+	}
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: its name is not known here: %w", address, err).WithReason("address").
+			WithHint("compare the address with the hub's, or join with a line for another of its addresses").WithNext("mesh token create   (on the hub)")
+	}
+	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: %w", address, err).WithReason("address").
+		WithHint("is the hub running, is this its address, and does a firewall let the port through?").WithNext("mesh status   (on the hub)")
+}
+
+// explain makes a refusal out of what the connection came to.
+func explain(address string, err error) error {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "does not contain the pinned authority"), strings.Contains(text, "of another authority"), strings.Contains(text, "calls itself"):
+		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it is not the hub that made this token: %w", address, err).WithReason(enrol.Pin).
+			WithHint("another mesh or a proxy answers there, or the hub was founded anew; make a new token").WithNext("mesh token create   (on the hub)")
+	case strings.Contains(text, "the certificate holds from"):
+		return appliance.Errorf(appliance.Denied, "reach the hub at %s: %w", address, err).WithReason(enrol.Clock).
+			WithHint("set this machine's clock").WithNext("timedatectl set-ntp true")
+	case strings.Contains(strings.ToLower(text), "authorization"):
+		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it knows no such token", address).WithReason(enrol.TokenUnknown).
+			WithHint("it ended more than seven days ago, or the hub's records were restored from before it was made").WithNext("mesh token create   (on the hub)")
+	}
+	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: something answers there, but not as a broker: %w", address, err).WithReason("port").
+		WithHint("compare the port with the hub's")
+}
+
+// mostTelling prefers what was refused by something that answered over what could not be reached.
+func mostTelling(all []error) error {
+	for _, err := range all {
+		if appliance.KindOf(err) == appliance.Denied {
+			return err
+		}
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return appliance.Errorf(appliance.Unavailable, "reach the hub: %w", errors.Join(all...)).WithReason("address").WithHint("none of the token's addresses leads to the hub from here")
+}
+
+// claim says hello, answers the challenge, and reads the answer.
+func (j *joining) claim(ctx context.Context, link *bus.Link, keys identity.NodeKeys) (enrol.Admission, error) {
+	var nonce string
+	j.tell("saying hello")
+	data, err := j.ask(ctx, link, func(reply string) (data []byte, err error) {
+		data, nonce, err = enrol.MakeHello(j.token, reply, time.Now())
+		return data, err
+	})
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	challenge, err := enrol.OpenChallenge(j.token, nonce, data, time.Now())
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	routes, err := probe.Routes()
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	if err := overlay.Overlaps(challenge.Range, routes); err != nil {
+		return enrol.Admission{}, err
+	}
+	machine, err := j.machine(j.token.Mesh, j.Name)
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	if err := durable.WriteFile(j.claimedFile(), []byte(string(j.token.ID)+"\n"), 0o600); err != nil {
+		return enrol.Admission{}, err
+	}
+	j.tell("claiming the name " + string(j.Name))
+	data, err = j.ask(ctx, link, func(reply string) ([]byte, error) {
+		return enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: machine.Capabilities()}, reply, time.Now())
+	})
+	if err != nil {
+		return enrol.Admission{}, err
+	}
+	return enrol.OpenAnswer(j.token, nonce, keys, data, pki.Clock(nil)())
+}
+
+// askWithin is how long one question may go unanswered before it is asked again; asking twice changes nothing.
+const askWithin = 10 * time.Second
+
+func (j *joining) ask(ctx context.Context, link *bus.Link, make func(reply string) ([]byte, error)) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	data, err := link.Request(ctx, wire.EnrolSubject(j.token.ID), make)
+	if err != nil {
+		return nil, fmt.Errorf("ask the hub: %w", err)
+	}
+	return data, nil
+}
