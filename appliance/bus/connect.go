@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -42,8 +43,8 @@ type Options struct {
 	Key       nkeys.KeyPair // required: the user's nkey with its private half
 	Logger    *slog.Logger  // nil: discard
 
-	OnConnect    func() // after each connection made; nil: nothing
-	OnDisconnect func() // after each connection lost; nil: nothing
+	// Told after each connection made and lost, in order, one at a time; nil: nobody. The link may be used in them, not closed.
+	OnConnect, OnDisconnect func()
 
 	Wait bool // return only once connected, or when the context ends; else Connect returns at once and the link connects when it can
 }
@@ -59,6 +60,7 @@ func Connect(ctx context.Context, o Options) (*Link, error) {
 		log:     o.Logger,
 		replies: map[string]*Reply{},
 		since:   time.Now(),
+		now:     time.Now,
 		joined:  make(chan struct{}),
 		gone:    make(chan struct{}),
 		dead:    rate.NewLimiter(deadPerSec, deadAtOnce),
@@ -69,6 +71,7 @@ func Connect(ctx context.Context, o Options) (*Link, error) {
 	l.options = l.natsOptions(o, urls)
 	l.subscriptions = []*subscription{{subject: wire.InboxPrefix(o.User) + ".r.*", handle: l.route}}
 	if err := l.dial(); err != nil {
+		l.Close()
 		return nil, err
 	}
 	if !o.Wait {
@@ -92,8 +95,8 @@ func (o Options) check() ([]string, error) {
 	switch {
 	case o.User == "" || strings.ContainsAny(o.User, ".*> \t\r\n"):
 		return refuse("user %s is not one subject token", appliance.Quote(o.User))
-	case o.Key == nil:
-		return refuse("user %s has no key", o.User)
+	case !usable(o.Key):
+		return refuse("user %s has no user nkey of its own", o.User)
 	case o.InProcess != nil && len(o.Endpoints) > 0:
 		return refuse("two brokers are named: one in this process and %s", strings.Join(o.Endpoints, ", "))
 	case o.InProcess != nil:
@@ -116,18 +119,35 @@ func (o Options) check() ([]string, error) {
 	return urls, nil
 }
 
+// usable says whether the key can log in.
+func usable(key nkeys.KeyPair) bool {
+	if key == nil {
+		return false
+	}
+	public, err := key.PublicKey()
+	if err != nil || !nkeys.IsValidPublicUserKey(public) {
+		return false
+	}
+	_, err = key.PrivateKey()
+	return err == nil
+}
+
 // Endpoint is s with a port: host, host:port, an IPv6 literal with or without brackets (BUS-6).
 func Endpoint(s string) (string, error) {
 	host, port := s, DefaultPort
-	if a, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
+	literal := s
+	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		literal = s[1 : len(s)-1]
+	}
+	if a, err := netip.ParseAddr(literal); err == nil && (literal == s || a.Is6()) {
 		host = a.String()
 	} else if strings.Contains(s, ":") {
 		var err error
 		if host, port, err = net.SplitHostPort(s); err != nil {
-			return "", appliance.Errorf(appliance.Invalid, "endpoint %s is not host:port", appliance.Quote(s))
+			host = ""
 		}
 	}
-	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 || host == "" || strings.ContainsAny(host, "/@?# \t") {
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" || strings.ContainsAny(host, "/@?#[] \t\r\n") {
 		return "", appliance.Errorf(appliance.Invalid, "endpoint %s is not host:port", appliance.Quote(s))
 	}
 	return net.JoinHostPort(host, port), nil
@@ -141,15 +161,21 @@ const (
 )
 
 // delay is the pause before the nth try: 1 s up to 60 s, spread evenly by random in [0,1), so that a mesh does not return as one (BUS-4).
-func delay(attempt int, age time.Duration, random float64) time.Duration {
-	if age < fastWithin {
-		return fastDelay
-	}
+func delay(n int64, random float64) time.Duration {
 	ceiling := maxDelay
-	if attempt < 6 {
-		ceiling = min(maxDelay, minDelay<<max(attempt, 1))
+	if n < 6 {
+		ceiling = minDelay << n
 	}
 	return minDelay + time.Duration(random*float64(ceiling-minDelay))
+}
+
+// pause is the next delay; it begins at the bottom after each connection.
+func (l *Link) pause() time.Duration {
+	l.count.retries.Add(1)
+	if time.Since(l.since) < fastWithin {
+		return fastDelay
+	}
+	return delay(l.tries.Add(1), rand.Float64())
 }
 
 func (l *Link) natsOptions(o Options, urls []string) nats.Options {
@@ -176,11 +202,16 @@ func (l *Link) natsOptions(o Options, urls []string) nats.Options {
 	n.MaxReconnect = -1
 	n.RetryOnFailedConnect = true
 	n.IgnoreAuthErrorAbort = true // a refused user may be composed in a moment
-	n.CustomReconnectDelayCB = func(attempt int) time.Duration {
-		return delay(attempt, time.Since(l.since), rand.Float64())
+	n.CustomReconnectDelayCB = func(int) time.Duration {
+		if nc := l.conn(); nc != nil { // nil: the first try is not over
+			l.missed(nc.LastError()) // a refusal; ReconnectErrCB has only what happens before
+		}
+		return l.pause()
 	}
 	connected := func(nc *nats.Conn) {
+		l.settle()
 		l.log.Info("bus connected", "user", o.User, "endpoint", nc.ConnectedAddr())
+		l.tries.Store(0)
 		l.joinedOnce.Do(func() { close(l.joined) })
 		if o.OnConnect != nil {
 			o.OnConnect()
@@ -188,12 +219,13 @@ func (l *Link) natsOptions(o Options, urls []string) nats.Options {
 	}
 	n.ConnectedCB, n.ReconnectedCB = connected, connected
 	n.DisconnectedErrCB = func(_ *nats.Conn, err error) {
+		l.settle()
 		l.failed("bus disconnected", err)
 		if o.OnDisconnect != nil {
 			o.OnDisconnect()
 		}
 	}
-	n.ReconnectErrCB = func(_ *nats.Conn, err error) { l.failed("bus not reached", err) }
+	n.ReconnectErrCB = func(_ *nats.Conn, err error) { l.missed(err) }
 	n.AsyncErrorCB = func(_ *nats.Conn, s *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			l.count.denied.Add(1)
@@ -216,9 +248,18 @@ func (l *Link) failed(what string, err error, args ...any) {
 	l.log.Warn(what, append([]any{"user", l.user, "error", err}, args...)...)
 }
 
+// missed notes an attempt to connect that failed; the same reason again is not logged again.
+func (l *Link) missed(err error) {
+	if last, _ := l.lastError.Load().(string); err != nil && err.Error() != last {
+		l.failed("bus not reached", err)
+	}
+}
+
 // dial makes the connection, and after it was closed from outside a new one with the same subscriptions: there are errors of the
 // server after which nats.go gives up for good.
 func (l *Link) dial() error {
+	l.dialing.Lock()
+	defer l.dialing.Unlock()
 	nc, err := l.options.Connect()
 	if err != nil {
 		return fmt.Errorf("connect to the bus as %s: %w", l.user, err)
@@ -236,6 +277,12 @@ func (l *Link) dial() error {
 		}
 	}
 	return nil
+}
+
+// settle waits until a connection that was just made is the link's own: the library tells before its Connect has returned.
+func (l *Link) settle() {
+	l.dialing.Lock()
+	defer l.dialing.Unlock()
 }
 
 func (l *Link) closed() {
@@ -256,5 +303,5 @@ func (l *Link) closed() {
 }
 
 type counters struct {
-	denied, undecodable, letGo, panics, foreignReplies, lateReplies atomic.Uint64
+	retries, denied, undecodable, letGo, panics, foreignReplies, lateReplies atomic.Uint64
 }

@@ -46,11 +46,12 @@ func Dead(reason string) Verdict { return Verdict{what: dead, reason: reason} }
 const (
 	pullBatch    = 16 // how many lie here waiting for their turn
 	pullExpiry   = 30 * time.Second
-	heartbeat    = 5 * time.Second
+	heartbeat    = 2 * time.Second
 	handleWithin = ackWithin - 10*time.Second
 	minAgain     = 100 * time.Millisecond
 	reopenAfter  = time.Second
 	saveEvery    = time.Second
+	saveWithin   = 5 * time.Second
 	buryAgain    = 30 * time.Second
 )
 
@@ -61,6 +62,7 @@ func (l *Link) Follow(ctx context.Context, consumer string, handle func(context.
 		return appliance.Errorf(appliance.Invalid, "follow consumer %s: it is in no list", appliance.Quote(consumer))
 	}
 	f := &follower{link: l, consumer: consumer, handle: handle}
+	defer f.save(context.WithoutCancel(ctx))
 	for {
 		err := f.run(ctx)
 		if ctx.Err() != nil {
@@ -86,8 +88,9 @@ type follower struct {
 	consumer string
 	handle   func(context.Context, Message) Verdict
 
-	window *Window
-	saved  time.Time
+	window  *Window   // nil until loaded
+	unsaved bool      // window has changed since
+	saved   time.Time //
 }
 
 func (f *follower) run(ctx context.Context) error {
@@ -151,15 +154,20 @@ func (f *follower) one(ctx context.Context, m jetstream.Msg) {
 		f.settled(ctx, seq, stored)
 	case storeAway:
 		f.window.Away()
+		f.unsaved = true
 		f.again(m, v.delay)
 	case dead:
 		f.letGo(ctx, m, msg, seq, stored, v.reason)
 	case later, none:
-		if f.window.Failed(seq, stored, time.Now(), v.delay) {
+		f.unsaved = true
+		if f.window.Failed(seq, stored, l.now(), v.delay) {
 			f.letGo(ctx, m, msg, seq, stored, fmt.Sprintf("kept failing for %s while the store answered: %s", Limit, v.reason))
 			return
 		}
-		f.save(ctx, false)
+		// What a crash loses of the account keeps a message longer, never less long.
+		if time.Since(f.saved) > saveEvery {
+			f.save(ctx)
+		}
 		f.again(m, v.delay)
 	}
 }
@@ -194,7 +202,8 @@ func (f *follower) letGo(ctx context.Context, m jetstream.Msg, msg Message, seq 
 
 func (f *follower) settled(ctx context.Context, seq uint64, stored time.Time) {
 	if f.window.Settled(seq, stored) {
-		f.save(ctx, true)
+		f.unsaved = true
+		f.save(ctx)
 	}
 }
 
@@ -224,15 +233,16 @@ func (f *follower) load(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// save is not asked for more than once a second: what a crash loses of the account keeps a message longer, never less long.
-func (f *follower) save(ctx context.Context, settled bool) {
-	if !settled && time.Since(f.saved) < saveEvery {
+func (f *follower) save(ctx context.Context) {
+	if !f.unsaved {
 		return
 	}
-	f.saved = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, saveWithin)
+	defer cancel()
 	data, err := f.window.Bytes()
 	if err == nil {
 		err = f.link.PublishStored(ctx, f.subject(), data)
 	}
+	f.saved, f.unsaved = time.Now(), err != nil
 	f.link.failed("bus window not saved", err, "consumer", f.consumer)
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
+const flushWithin = 5 * time.Second
+
 var errClosed = appliance.Errorf(appliance.Unavailable, "the link to the bus is closed")
 
 // Link is one user's connection, kept up until Close.
@@ -27,14 +29,17 @@ type Link struct {
 	options nats.Options
 	since   time.Time // of Connect
 	count   counters
-	dead    *rate.Limiter // of messages from core set aside
+	now     func() time.Time // the window's clock
+	dead    *rate.Limiter    // of messages from core set aside
 
 	joined     chan struct{} // closed at the first connection
 	joinedOnce sync.Once
 	gone       chan struct{} // closed when the connection is, after Close
 	goneOnce   sync.Once
 	lastError  atomic.Value // string
+	tries      atomic.Int64 // pauses since the last connection, the quick ones of a new link aside
 
+	dialing       sync.Mutex // held while a connection is made and taken over
 	mu            sync.Mutex
 	nc            *nats.Conn
 	ended         bool
@@ -66,6 +71,7 @@ type Status struct {
 	Endpoint  string // of the broker connected to
 	LastError string // the last one there was, also when it is over
 
+	Retries        uint64 // pauses before another try of all endpoints
 	Denied         uint64 // publishes and subscriptions refused by the broker
 	Undecodable    uint64 // messages set aside: unknown subject, no envelope, a kind that does not belong there
 	LetGo          uint64 // messages of the stream set aside, for whatever reason
@@ -77,7 +83,7 @@ type Status struct {
 func (l *Link) Status() Status {
 	nc := l.conn()
 	s := Status{
-		Denied: l.count.denied.Load(), Undecodable: l.count.undecodable.Load(), LetGo: l.count.letGo.Load(),
+		Retries: l.count.retries.Load(), Denied: l.count.denied.Load(), Undecodable: l.count.undecodable.Load(), LetGo: l.count.letGo.Load(),
 		Panics: l.count.panics.Load(), ForeignReplies: l.count.foreignReplies.Load(), LateReplies: l.count.lateReplies.Load(),
 	}
 	s.LastError, _ = l.lastError.Load().(string)
@@ -93,7 +99,7 @@ func (l *Link) Close() {
 	ended, nc := l.ended, l.nc
 	l.ended = true
 	l.mu.Unlock()
-	if ended {
+	if ended || nc == nil {
 		return
 	}
 	if nc.Drain() == nil {
@@ -190,14 +196,21 @@ func (l *Link) Subscribe(subject string, handle func(Message)) (stop func(), err
 
 func (l *Link) subscribe(s *subscription) (stop func(), err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.ended {
+		l.mu.Unlock()
 		return nil, errClosed
 	}
-	if err := s.open(l.nc); err != nil {
+	nc := l.nc
+	if err = s.open(nc); err == nil {
+		l.subscriptions = append(l.subscriptions, s)
+	}
+	l.mu.Unlock()
+	if err != nil {
 		return nil, fmt.Errorf("subscribe %s: %w", s.subject, err)
 	}
-	l.subscriptions = append(l.subscriptions, s)
+	if nc.IsConnected() {
+		_ = nc.FlushTimeout(flushWithin) // heard from now on; else from the next connection on
+	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()

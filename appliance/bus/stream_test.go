@@ -217,3 +217,112 @@ func TestSetAside(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 }
+
+// clock goes forward by hand.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) forward(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func (c *clock) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// BUS-12: a message that keeps failing while the store answers others is let go after the window, over restarts of the controller;
+// while the store is away nothing is.
+func TestLetGoAfterTheWindow(t *testing.T) {
+	c := bustest.NewCast(t)
+	s := bustest.Start(t, c.Records)
+	node := s.Connect(t, c, wire.NodeUser(c.Hub))
+	me := string(c.Hub)
+	clk := &clock{now: time.Now()}
+	const step = 25 * time.Second // less than a delay and what it may be late
+	var mu sync.Mutex
+	away, failures, others := false, 0, 0
+	handle := func(_ context.Context, m bus.Message) bus.Verdict {
+		mu.Lock()
+		defer mu.Unlock()
+		clk.forward(step)
+		switch {
+		case away:
+			return bus.StoreAway(0)
+		case strings.HasSuffix(string(m.Data), "poison"):
+			failures++
+			return bus.Later(0, "on purpose")
+		}
+		others++
+		return bus.Done()
+	}
+	count := func() (int, int) {
+		mu.Lock()
+		defer mu.Unlock()
+		return failures, others
+	}
+	run := func() (l *bus.Link, stop func()) {
+		l = s.Controller(t, c)
+		bus.SetClock(l, clk.read)
+		return l, follow(t, l, "reports", handle)
+	}
+	reached := func(n int) func() error {
+		return func() error {
+			if f, _ := count(); f < n {
+				return fmt.Errorf("%d failures, want %d", f, n)
+			}
+			return nil
+		}
+	}
+
+	controller, stop := run()
+	if err := node.PublishStored(t.Context(), wire.ReportSubject(c.Hub), envelope(t, wire.KindReport, me, "poison")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, reached(10))
+	// An outage of the store much longer than the window.
+	mu.Lock()
+	away = true
+	mu.Unlock()
+	from := clk.read()
+	eventually(t, func() error {
+		if got := clk.read().Sub(from); got < 10*step {
+			return fmt.Errorf("store away for %s", got)
+		}
+		return nil
+	})
+	clk.forward(10 * bus.Limit)
+	mu.Lock()
+	away = false
+	mu.Unlock()
+	eventually(t, reached(15))
+	// A restart of the controller.
+	stop()
+	controller.Close()
+	clk.forward(10 * bus.Limit)
+	controller, _ = run()
+	if err := node.PublishStored(t.Context(), wire.ReportSubject(c.Hub), envelope(t, wire.KindReport, me, "fine")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error { return settled(t, controller) })
+	// 36 steps of 25 s are the window; the outage took one step out. The restart adds at most one.
+	got, fine := count()
+	if want := int(bus.Limit/step) + 2; got < want-2 || got > want+1 {
+		t.Errorf("let go after %d failures, want about %d", got, want)
+	}
+	if fine != 1 {
+		t.Errorf("%d others were recorded meanwhile", fine)
+	}
+	dead, err := bus.DeadLetters(t.Context(), controller, 10)
+	if err != nil || len(dead) != 1 || !strings.Contains(dead[0].Reason, "on purpose") || !strings.Contains(dead[0].Reason, "15m") {
+		t.Errorf("dead letters %+v, %v", dead, err)
+	}
+	if st := controller.Status(); st.LetGo != 1 {
+		t.Errorf("status %+v", st)
+	}
+}

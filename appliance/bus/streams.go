@@ -15,7 +15,7 @@ const (
 	maxPerSubject = 64 // messages of one sender waiting; further ones are refused to it and nobody else
 	maxControl    = 2 << 30
 	maxDead       = 10_000
-	maxDeadBytes  = 64 << 20
+	maxDeadBytes  = 32 << 20
 	deadFor       = 30 * 24 * time.Hour
 	maxAckPending = 1000
 	ackWithin     = time.Minute // longer than handling takes, and than the rest of one pull waits for its turn

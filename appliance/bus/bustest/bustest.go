@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -122,6 +123,16 @@ func (s *Server) start(t testing.TB) {
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Server.Close()
+	s.start(t)
+}
+
+// Lose stops the broker and starts it again with no stream left, as after a lost disk.
+func (s *Server) Lose(t testing.TB) {
+	t.Helper()
+	s.Server.Close()
+	if err := os.RemoveAll(s.config.StoreDir); err != nil {
+		t.Fatal(err)
+	}
 	s.start(t)
 }
 
