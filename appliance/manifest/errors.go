@@ -58,8 +58,11 @@ func (e *Errors) add(path, hint, text string) {
 	e.Problems = append(e.Problems, Problem{Path: path, Text: text, Hint: hint})
 }
 
-// settle ends a stage.
-func (e *Errors) settle() { e.settled = len(e.Problems) }
+// settle ends a stage. It says whether there is so much wrong that the next one, which compares more, shall not begin.
+func (e *Errors) settle() (enough bool) {
+	e.settled = len(e.Problems)
+	return e.tooMany || e.settled > 5*maxProblems
+}
 
 // result is e sorted and without repetitions, or nil.
 func (e *Errors) result() error {

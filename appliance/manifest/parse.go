@@ -18,16 +18,14 @@ import (
 func Parse(data []byte) (*Manifest, error) {
 	var errs Errors
 	v := decode(data, &errs)
-	if v == nil {
+	if enough := errs.settle(); enough || v == nil {
 		return nil, errs.result()
 	}
-	errs.settle()
 	theSchema().check(v, &errs)
 	refuseNotYet(v, &errs)
-	if _, isObject := v.(map[string]any); !isObject || errs.tooMany {
+	if _, isObject := v.(map[string]any); errs.settle() || !isObject {
 		return nil, errs.result()
 	}
-	errs.settle()
 
 	var m Manifest
 	if err := json.Unmarshal(data, &m); err != nil && errs.settled == 0 { // else the schema has named the field

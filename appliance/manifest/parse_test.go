@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -176,11 +177,34 @@ func manyFields(n int) string {
 	return b.String()
 }
 
-// SAFE-2: of a file with too much in it, only that is said: the checks behind it compare everything with everything.
-func TestTooManyIsLookedAtNoFurther(t *testing.T) {
-	_, err := manifest.Parse([]byte(`{"module": "a", "resources": [` + strings.Repeat(`{"kind":"user","name":"root"},`, 500) + `{"kind":"user","name":"root"}]}`))
-	if want := "resources: has 501 entries (at most 500)"; err == nil || err.Error() != want {
-		t.Errorf("error %v, want %s", err, want)
+// SAFE-2: the checks behind the schema compare everything with everything, so a file with too much in it does not get there.
+func TestMemoryIsBounded(t *testing.T) {
+	repeat := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	for name, c := range map[string]struct{ data, want string }{
+		"resources": {`{"module": "a", "resources": [{"kind":"user","name":"a"}` +
+			repeat(2200, `,{"kind":"file","path":"${dir}/%d","content":""},{"kind":"process","name":"a","user":"a","command":["a"]}`) + `]}`, "resources: has 4401 entries (at most 500)"},
+		"fields twice":      {`{"module": "a"` + repeat(7000, `,"f%[1]d":1,"f%[1]d":1`) + `}`, "and 6900 more that are wrong"},
+		"placeholders":      {`{"module": "a"` + repeat(8000, `,"f%d":1`) + `,"resources":[{"kind":"file","path":"${dir}/a","content":"` + repeat(10000, "${%d}") + `"}]}`, "and 7900 more that are wrong"},
+		"only placeholders": {`{"module": "a","resources":[{"kind":"file","path":"${dir}/a","content":"` + repeat(15000, "${%d}") + `"}]}`, "and 14900 more that are wrong"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := manifest.Parse([]byte(c.data))
+			runtime.ReadMemStats(&after)
+			if len(c.data) > manifest.MaxSize || err == nil || !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("%d bytes: error %.2000v, want %s", len(c.data), err, c.want)
+			}
+			if spent := (after.TotalAlloc - before.TotalAlloc) >> 20; spent > 250 {
+				t.Errorf("%d MiB allocated for a file of %d KiB", spent, len(c.data)>>10)
+			}
+		})
 	}
 }
 

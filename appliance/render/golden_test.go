@@ -251,5 +251,5 @@ func TestTwoProcessesRenderTheSame(t *testing.T) {
 	}
 }
 
-func first(in resolve.Intent, _ render.Facts) resolve.Intent  { return in }
+func first(in resolve.Intent, _ render.Facts) resolve.Intent   { return in }
 func second(_ resolve.Intent, facts render.Facts) render.Facts { return facts }
