@@ -108,6 +108,8 @@ func (h *helper) do(r request) (a answer, err error) {
 		case <-time.After(r.Within):
 			err = errors.New("still running")
 		}
+	case "remove":
+		err = Remove(r.Options.Interface)
 	case "bare":
 		err = bare(r.Options.Interface, r.Config)
 	case "serve":

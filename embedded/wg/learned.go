@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 )
 
@@ -119,19 +118,9 @@ func (l *learned) write(at map[Key]netip.AddrPort) {
 }
 
 func replaceFile(file string, data []byte) error {
-	temp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
-	if err != nil {
+	temp := file + ".new" // one writer, and what a killed one left is overwritten
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
 		return err
 	}
-	_, err = temp.Write(data)
-	if closeErr := temp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), file)
-	}
-	if err != nil {
-		os.Remove(temp.Name())
-	}
-	return err
+	return os.Rename(temp, file)
 }

@@ -20,8 +20,8 @@ func openTUN(name string) (tun.Device, error) {
 	if !interfaceName.MatchString(name) {
 		return nil, fmt.Errorf("open interface %q: not a name for an interface; use at most 15 letters, digits, dots and dashes", name)
 	}
-	if err := checkFree(name); err != nil {
-		return nil, err
+	if _, err := findTUN(name); err != nil {
+		return nil, fmt.Errorf("open interface %q: %w", name, err)
 	}
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -47,19 +47,19 @@ func openTUN(name string) (tun.Device, error) {
 	return native, nil
 }
 
-// checkFree refuses an interface that is there and is not a TUN.
-func checkFree(name string) error {
+// findTUN looks for the interface. One that is there and is no TUN is an error.
+func findTUN(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for interface %q: %w%s", name, err, wayOut(err))
+		return nil, fmt.Errorf("%w%s", err, wayOut(err))
 	}
 	if t, ok := link.(*netlink.Tuntap); !ok || t.Mode != netlink.TUNTAP_MODE_TUN {
-		return fmt.Errorf("open interface %q: it exists and is no tunnel of ours but a %s; choose another name, or delete it (ip link delete %s)", name, link.Type(), name)
+		return nil, fmt.Errorf("it is no tunnel but a %s; choose another name, or delete it (ip link delete %s)", link.Type(), name)
 	}
-	return nil
+	return link, nil
 }
 
 // persist makes the interface outlive the process.
@@ -157,11 +157,10 @@ func chooseMTU(name string) int {
 		return mtu
 	}
 	for _, r := range routes {
-		if r.Dst != nil && (len(r.Dst.IP) == 0 || !r.Dst.IP.IsUnspecified()) {
-			continue
-		}
-		if ones := prefixLength(r.Dst); ones != 0 {
-			continue
+		if r.Dst != nil {
+			if length, _ := r.Dst.Mask.Size(); length > 0 {
+				continue // not a default route
+			}
 		}
 		link, err := netlink.LinkByIndex(r.LinkIndex)
 		if err == nil && link.Attrs().Name != name {
@@ -171,28 +170,16 @@ func chooseMTU(name string) int {
 	return max(mtu, minMTU)
 }
 
-func prefixLength(n *net.IPNet) int {
-	if n == nil {
-		return 0
-	}
-	ones, _ := n.Mask.Size()
-	return ones
-}
-
 // Remove deletes the interface that a closed device left behind. No interface is no error.
 func Remove(name string) error {
-	link, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
+	link, err := findTUN(name)
+	if err == nil && link != nil {
+		if err = netlink.LinkDel(link); err != nil {
+			err = fmt.Errorf("%w%s", err, wayOut(err))
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("remove interface %q: %w%s", name, err, wayOut(err))
-	}
-	if err := checkFree(name); err != nil {
 		return fmt.Errorf("remove interface %q: %w", name, err)
-	}
-	if err := netlink.LinkDel(link); err != nil {
-		return fmt.Errorf("remove interface %q: %w%s", name, err, wayOut(err))
 	}
 	return nil
 }

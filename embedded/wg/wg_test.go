@@ -399,7 +399,28 @@ func TestInterface(t *testing.T) {
 		t.Errorf("after the interface was deleted: %v", err)
 	}
 	machine.ask(request{Op: "start", Options: Options{Interface: "wgt0"}})
+
+	// It fits into the link that leads outside.
+	b.ip("-n", machine.ns, "link", "set", "cable1a", "mtu", "1400")
+	b.ip("-n", machine.ns, "route", "add", "default", "dev", "cable1a")
 	machine.set(newStar().hub)
+	if link := b.ip("-n", machine.ns, "link", "show", "wgt0"); !strings.Contains(link, "mtu 1320 ") {
+		t.Errorf("the MTU is not 1320: %s", link)
+	}
+
+	machine.ask(request{Op: "close"})
+	if _, err := machine.try(request{Op: "set", Config: newStar().hub}); err == nil || !strings.Contains(err.Error(), "device is closed") {
+		t.Errorf("set on a closed device: %v", err)
+	}
+	for range 2 {
+		machine.ask(request{Op: "remove", Options: Options{Interface: "wgt0"}})
+	}
+	if links := b.ip("-n", machine.ns, "link"); strings.Contains(links, "wgt0") || !strings.Contains(links, "cable1a") {
+		t.Errorf("after the removal: %s", links)
+	}
+	if _, err := machine.try(request{Op: "remove", Options: Options{Interface: "cable1a"}}); err == nil || !strings.Contains(err.Error(), "veth") {
+		t.Errorf("remove of a foreign interface: %v", err)
+	}
 }
 
 // raced is set when the race detector is on: it costs a multiple in time and memory.
