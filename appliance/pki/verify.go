@@ -145,7 +145,7 @@ func Explain(err error, name string, now time.Time) error {
 			WithReason(WrongPin).WithHint("another mesh, or a proxy, answers at this address")
 	case errors.As(err, &host):
 		return appliance.Errorf(appliance.Denied, "verify %s: the server calls itself %s", name, appliance.Quote(strings.Join(host.Certificate.DNSNames, ", "))).
-			WithReason(WrongPin).WithHint("another server of the mesh answers at this address; look at the port")
+			WithReason(WrongPin).WithHint("another mesh, or another server of this one, answers at this address; compare address and port")
 	}
 	return err
 }
