@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,12 +32,14 @@ func assign(ctx context.Context, tx pgx.Tx, by By, a resolve.Assignment) error {
 	if a.Instance == "" {
 		a.Instance = appliance.InstanceName(a.Module)
 	}
-	var known, node bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM module WHERE name = $1), EXISTS (SELECT FROM node WHERE id = $2)`, a.Module, a.Node).Scan(&known, &node)
+	var declared string
+	var node bool
+	err := tx.QueryRow(ctx, `SELECT COALESCE((SELECT manifest::text FROM module WHERE name = $1), ''), EXISTS (SELECT FROM node WHERE id = $2)`,
+		a.Module, a.Node).Scan(&declared, &node)
 	switch {
 	case err != nil:
 		return err
-	case !known:
+	case declared == "":
 		return appliance.Errorf(appliance.NotFound, "assign: no module %s is registered", appliance.Quote(string(a.Module))).
 			WithNext("mesh module register " + string(a.Module))
 	case !node:
@@ -53,31 +57,39 @@ func assign(ctx context.Context, tx pgx.Tx, by By, a resolve.Assignment) error {
 		return appliance.Errorf(appliance.Conflict, "assign: %s is assigned to the node already", a.Instance).
 			WithHint("a second instance of a module on one node needs a name of its own: --as NAME")
 	}
-	assigned, err := assignPorts(ctx, tx, a)
+	m, err := recordedManifest(declared)
+	if err != nil {
+		return err
+	}
+	assigned, err := assignPorts(ctx, tx, a, m.Ports)
 	if err != nil {
 		return err
 	}
 	return audit(ctx, tx, by, "module assign", string(a.Instance)+"@"+string(a.Node), nil, map[string]any{"module": a.Module, "ports": assigned})
 }
 
-// assignPorts chooses numbers for the ports that the mesh may assign, going round everything recorded for the node (PORT-2).
-func assignPorts(ctx context.Context, tx pgx.Tx, a resolve.Assignment) (map[string]uint16, error) {
+// assignPorts chooses numbers for the ports that the mesh may assign and that have none, going round everything recorded for the
+// node (PORT-2).
+func assignPorts(ctx context.Context, tx pgx.Tx, a resolve.Assignment, declared map[string]manifest.Port) (map[string]uint16, error) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(declared)), func(p manifest.Port) bool { return p.Assign }) {
+		return map[string]uint16{}, nil
+	}
 	i, err := intent(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	taken := i.Carried[a.Node]
 	var requests []ports.Request
+	taken := i.Carried[a.Node]
 	for _, other := range i.Assignments {
 		if other.Node != a.Node {
 			continue
 		}
 		for name, port := range i.Modules[other.Module].Ports {
-			if other.Instance == a.Instance && port.Assign {
+			given, assigned := recorded(i.Ports, other, name)
+			if other.Instance == a.Instance && port.Assign && assigned == 0 {
 				requests = append(requests, ports.Request{Instance: a.Instance, Name: name})
 				continue
 			}
-			given, assigned := recorded(i.Ports, other, name)
 			taken = append(taken, ports.Bound{Number: ports.Number(given, assigned, port.Number), Protocol: port.Protocol, Holder: ports.Holder(other.Instance, name)})
 		}
 	}
@@ -85,7 +97,39 @@ func assignPorts(ctx context.Context, tx pgx.Tx, a resolve.Assignment) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	return recordPorts(ctx, tx, a, i.Modules[a.Module].Ports, chosen)
+	return recordPorts(ctx, tx, a, declared, chosen)
+}
+
+// followManifest gives the instances of a module the ports of its new manifest, and takes back those it no longer leaves to the mesh.
+func followManifest(ctx context.Context, tx pgx.Tx, m *manifest.Manifest) (map[string]map[string]uint16, error) {
+	var names, protocols []string
+	for name, port := range m.Ports {
+		if port.Assign {
+			names, protocols = append(names, name), append(protocols, port.Protocol)
+		}
+	}
+	_, err := tx.Exec(ctx, `
+		DELETE FROM port AS p USING assignment AS a
+		WHERE a.module = $1 AND p.instance = a.instance AND p.node = a.node AND p.origin = 'assigned'
+			AND (p.name::text, p.protocol) NOT IN (SELECT name, protocol FROM unnest($2::text[], $3::text[]) AS d (name, protocol))`, m.Module, names, protocols)
+	if err != nil {
+		return nil, err
+	}
+	instances, err := rows[resolve.Assignment](ctx, tx, `SELECT instance, node, module FROM assignment WHERE module = $1 ORDER BY instance, node`, m.Module)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string]uint16{}
+	for _, a := range instances {
+		numbers, err := assignPorts(ctx, tx, a, m.Ports)
+		if err != nil {
+			return nil, err
+		}
+		if len(numbers) > 0 {
+			all[string(a.Instance)+"@"+string(a.Node)] = numbers
+		}
+	}
+	return all, nil
 }
 
 func recorded(all []resolve.Port, a resolve.Assignment, name string) (given, assigned uint16) {

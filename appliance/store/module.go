@@ -9,6 +9,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/manifest"
+	"github.com/novox/mesh/appliance/wire"
 )
 
 // Module is a registered module with its present manifest.
@@ -54,7 +55,11 @@ func register(ctx context.Context, tx pgx.Tx, by By, m *manifest.Manifest) error
 	if err != nil {
 		return err
 	}
-	return audit(ctx, tx, by, "module register", string(m.Module), before, map[string]any{"digest": m.Digest()})
+	assigned, err := followManifest(ctx, tx, m)
+	if err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "module register", string(m.Module), before, map[string]any{"digest": m.Digest(), "ports": assigned})
 }
 
 // Modules gives all, by name.
@@ -76,7 +81,13 @@ func modules(ctx context.Context, tx pgx.Tx) ([]Module, error) {
 		if err := r.Scan(&m.Name, &text, &m.Digest, &m.RegisteredAt); err != nil {
 			return m, err
 		}
-		m.Manifest, err = manifest.Parse([]byte(text))
+		m.Manifest, err = recordedManifest(text)
 		return m, err
 	})
+}
+
+// recordedManifest reads what register wrote: canonical, so nothing is judged again.
+func recordedManifest(text string) (*manifest.Manifest, error) {
+	m := &manifest.Manifest{}
+	return m, wire.Decode([]byte(text), m)
 }

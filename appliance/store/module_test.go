@@ -91,6 +91,23 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// PORT-2, PORT-4: a new manifest gives its instances the ports it leaves to the mesh, keeps what they have, and takes back the rest.
+func TestNewManifestMovesPorts(t *testing.T) {
+	s, g := founded(t)
+	register(t, s, plain)
+	assign(t, s, "plain", "", g.Hub.ID)
+	assign(t, s, "plain", "two", g.Hub.ID)
+	register(t, s, `{"module": "plain", "ports": {"http": {"port": 8080, "from": "mesh", "assign": true}, "api": {"port": 8081, "from": "mesh", "assign": true}}}`)
+	want := []resolve.Port{port("plain", "http", g.Hub.ID, 20000), port("two", "http", g.Hub.ID, 20001), port("plain", "api", g.Hub.ID, 20002), port("two", "api", g.Hub.ID, 20003)}
+	if diff := cmp.Diff(portMap(want), portMap(intentOf(t, s).Ports)); diff != "" {
+		t.Error(diff)
+	}
+	register(t, s, `{"module": "plain", "ports": {"api": {"port": 8081, "from": "mesh", "assign": true}}}`)
+	if diff := cmp.Diff(portMap(want[2:]), portMap(intentOf(t, s).Ports)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func portMap(all []resolve.Port) map[string]uint16 {
 	m := map[string]uint16{}
 	for _, p := range all {
