@@ -39,13 +39,18 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	if err := in.checkSeats(nodes); err != nil {
 		return nil, err
 	}
+	assigned, numbers := map[appliance.NodeID][]Assignment{}, map[appliance.NodeID][]Port{}
+	for _, a := range in.Assignments {
+		assigned[a.Node] = append(assigned[a.Node], a)
+	}
+	for _, p := range in.Ports {
+		numbers[p.Node] = append(numbers[p.Node], p)
+	}
 	plans := map[appliance.NodeID]Plan{}
 	for _, n := range in.Nodes {
 		plan := Plan{Version: PlanVersion, Node: n.ID, Instances: []Instance{}}
-		for _, a := range in.Assignments {
-			if a.Node == n.ID {
-				plan.Instances = append(plan.Instances, in.instance(a))
-			}
+		for _, a := range assigned[n.ID] {
+			plan.Instances = append(plan.Instances, resolveInstance(a, in.Modules[a.Module], numbers[n.ID]))
 		}
 		if err := in.checkNode(n, plan); err != nil {
 			return nil, err
@@ -55,15 +60,14 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	return plans, nil
 }
 
-// instance resolves one assignment; its numbers come from the one derivation (PORT-4).
-func (in Intent) instance(a Assignment) Instance {
-	m := in.Modules[a.Module]
+// resolveInstance resolves one assignment; of the node's recorded numbers it takes its own, by the one derivation (PORT-4).
+func resolveInstance(a Assignment, m *manifest.Manifest, recorded []Port) Instance {
 	i := Instance{Name: a.Instance, Module: a.Module, Digest: m.Digest(), Resources: m.Resources}
 	for name, p := range m.Ports {
 		var given, assigned uint16
-		for _, r := range in.Ports {
+		for _, r := range recorded {
 			switch {
-			case r.Instance != a.Instance || r.Node != a.Node || r.Name != name:
+			case r.Instance != a.Instance || r.Name != name:
 			case r.Given:
 				given = r.Number
 			case p.Assign:
@@ -97,18 +101,18 @@ func (in Intent) checkAssignments(nodes map[appliance.NodeID]Node) error {
 
 // checkNames holds nodes, modules and instances to one namespace (MOD-2): an instance may only be called as its own module is.
 func (in Intent) checkNames() error {
+	nodes := map[string]bool{}
 	for _, n := range in.Nodes {
+		nodes[string(n.Name)] = true
 		if in.Modules[appliance.ModuleName(n.Name)] != nil {
 			return appliance.Errorf(appliance.Conflict, "resolve: a node and a module are both called %s", n.Name).
 				WithHint("nodes, modules and instances share one namespace")
 		}
 	}
 	for _, a := range in.Assignments {
-		for _, n := range in.Nodes {
-			if string(n.Name) == string(a.Instance) {
-				return appliance.Errorf(appliance.Conflict, "resolve: a node and an instance of module %s are both called %s", a.Module, n.Name).
-					WithHint("nodes, modules and instances share one namespace; assign the module with another --as")
-			}
+		if nodes[string(a.Instance)] {
+			return appliance.Errorf(appliance.Conflict, "resolve: a node and an instance of module %s are both called %s", a.Module, a.Instance).
+				WithHint("nodes, modules and instances share one namespace; assign the module with another --as")
 		}
 		if other := appliance.ModuleName(a.Instance); other != a.Module && in.Modules[other] != nil {
 			return appliance.Errorf(appliance.Conflict, "resolve: an instance of module %s has the name of module %s", a.Module, other).
