@@ -2,6 +2,7 @@ package installation_test
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,12 +134,17 @@ func TestLock(t *testing.T) {
 // SAFE-5: the lock of a killed process is nobody's.
 func TestLockOfTheDead(t *testing.T) {
 	dir := t.TempDir()
-	holder := exec.Command(os.Args[0], "-test.run=^TestHolder$")
+	holder := exec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), "HOLD="+dir)
 	out, err := holder.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -161,15 +167,15 @@ func TestLockOfTheDead(t *testing.T) {
 	release()
 }
 
-// TestHolder is the other process of TestLockOfTheDead; it ends by being killed.
-func TestHolder(t *testing.T) {
+// TestMain is also the other process of TestLockOfTheDead; that one ends by being killed.
+func TestMain(m *testing.M) {
 	dir := os.Getenv("HOLD")
 	if dir == "" {
-		t.Skip("run by TestLockOfTheDead")
+		os.Exit(m.Run())
 	}
 	if _, err := (installation.Installation{Dir: dir}).Lock("holder"); err != nil {
-		t.Fatal(err)
+		os.Exit(1)
 	}
 	os.Stdout.WriteString("held\n")
-	time.Sleep(time.Minute)
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }
