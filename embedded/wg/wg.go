@@ -97,8 +97,11 @@ var ErrClosed = errors.New("device is closed")
 // Err is nil while the device runs.
 func (d *Device) Err() error {
 	select {
-	case <-d.stop:
+	case <-d.stop: // asked first: a closed device has stopped too
 		return ErrClosed
+	default:
+	}
+	select {
 	case <-d.device.Wait():
 		return fmt.Errorf("device %q stopped: its interface was deleted; start it again", d.name)
 	default:
