@@ -48,7 +48,7 @@ const (
 	pullExpiry   = 30 * time.Second
 	heartbeat    = 2 * time.Second
 	handleWithin = ackWithin - 10*time.Second
-	minAgain     = 100 * time.Millisecond
+	minAgain     = 20 * time.Millisecond
 	reopenAfter  = time.Second
 	saveEvery    = time.Second
 	saveWithin   = 5 * time.Second

@@ -86,6 +86,21 @@ func TestRaiseReconciles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The one with another filter has gone past the report.
+	if _, err := js.Publish(t.Context(), "mesh.control.x.other", nil); err != nil {
+		t.Fatal(err)
+	}
+	past, err := stream.Consumer(t.Context(), "reports")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := past.Next(jetstream.FetchMaxWait(5 * time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	controller := s.Controller(t, c)
 	for range 2 {
 		if diff := cmp.Diff(wantedFilters(), filters(t, js)); diff != "" {
