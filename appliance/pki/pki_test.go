@@ -438,3 +438,23 @@ func TestChainAndPEM(t *testing.T) {
 		t.Errorf("another error became %v", err)
 	}
 }
+
+// SAFE-2
+func FuzzCertificates(f *testing.F) {
+	a, k := authority(f), key(f)
+	request, err := pki.MakeRequest(k)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(request)
+	f.Add(a.Certificate.Raw)
+	f.Add(issue(f, a, k, pki.Server, "a.internal").Raw)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if got, err := pki.ParseRequest(data); err == nil && got == nil {
+			t.Error("a request without a key")
+		}
+		if got, err := pki.ParseAuthority(data); err == nil && (!got.IsCA || string(got.Raw) != string(data)) {
+			t.Error("no authority, or other bytes, were read as one")
+		}
+	})
+}
