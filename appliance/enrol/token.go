@@ -58,8 +58,10 @@ const (
 	maxToken     = len(tokenPrefix) + (tokenFixed+maxAddresses*(1+maxAddress)+tokenSum+2)/3*4
 )
 
-// String keeps the secret out of logs.
+// String and MarshalText keep the secret out of messages, logs and JSON; Encode is the only way to it.
 func (t Token) String() string { return "token " + string(t.ID) + " of mesh " + string(t.Mesh) }
+
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // Encode gives the token as a person copies it.
 func (t Token) Encode() (string, error) {

@@ -3,6 +3,7 @@ package enrol_test
 import (
 	"crypto/ed25519"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -172,6 +173,9 @@ func TestTokenKeepsItsSecret(t *testing.T) {
 		if want := "token tabcdefghijklmno of mesh mabcdefghijklmno"; shown != want {
 			t.Errorf("shown as %s", shown)
 		}
+	}
+	if shown, err := json.Marshal(token); err != nil || string(shown) != `"token tabcdefghijklmno of mesh mabcdefghijklmno"` {
+		t.Errorf("as JSON %s, %v", shown, err)
 	}
 	_, err = enrol.Parse(knownToken[:len(knownToken)-10] + "!")
 	if strings.Contains(fmt.Sprintf("%+v", appliance.AsError(err)), knownToken[100:140]) {

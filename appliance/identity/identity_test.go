@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -371,5 +373,22 @@ func TestTrust(t *testing.T) {
 	}
 	if _, err := identity.ReadTrust(dir); err == nil {
 		t.Error("half a file was read")
+	}
+}
+
+// SAFE-4: keys that reach a log by accident say nothing.
+func TestKeysShowNothing(t *testing.T) {
+	mesh, err := identity.GenerateMesh()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, keys := range []any{node(t), mesh} {
+		var log bytes.Buffer
+		slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "keys", keys)
+		slog.New(slog.NewTextHandler(&log, nil)).Info("x", "keys", keys)
+		fmt.Fprintf(&log, "%v %+v %s\n", keys, keys, keys)
+		if n := strings.Count(log.String(), "keys of a "); n != 5 || log.Len() > 400 {
+			t.Errorf("shown as %s", log.String())
+		}
 	}
 }

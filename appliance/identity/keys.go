@@ -25,6 +25,10 @@ type NodeKeys struct {
 	Bus      nkeys.KeyPair       // logs in, and signs nothing else
 }
 
+// String and MarshalText keep private halves out of messages, logs and JSON.
+func (k NodeKeys) String() string               { return "keys of a node" }
+func (k NodeKeys) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 // GenerateNode makes the keys of a new node. They live nowhere until Save.
 func GenerateNode() (NodeKeys, error) {
 	var k NodeKeys
@@ -94,6 +98,10 @@ type MeshKeys struct {
 	ControllerBus        nkeys.KeyPair       // the controller's login in the control account
 	ControllerModulesBus nkeys.KeyPair       // and in the modules account
 }
+
+// String and MarshalText are as NodeKeys'.
+func (k MeshKeys) String() string               { return "keys of a mesh" }
+func (k MeshKeys) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // GenerateMesh makes the keys of a new mesh.
 func GenerateMesh() (MeshKeys, error) {
