@@ -366,6 +366,10 @@ func TestStoredPublishLatency(t *testing.T) {
 		}
 	}
 	each := time.Since(began) / n
+	err := node.PublishStored(t.Context(), wire.ReportSubject(c.Hub), make([]byte, wire.MaxEnvelope+1))
+	if appliance.KindOf(err) != appliance.Invalid || !strings.Contains(err.Error(), "at most 1048576") {
+		t.Errorf("more than a message holds: %v", err)
+	}
 	t.Logf("8 KiB stored and acknowledged in %s", each)
 	if each > 500*time.Millisecond {
 		t.Errorf("a stored publish takes %s", each)

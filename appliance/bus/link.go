@@ -121,6 +121,12 @@ func (l *Link) publish(m *nats.Msg) error {
 	if err == nil {
 		err = nc.PublishMsg(m)
 	}
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		err = appliance.Errorf(appliance.Invalid, "%d bytes, at most %d", len(m.Data), nc.MaxPayload())
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed):
+		err = appliance.Errorf(appliance.Unavailable, "the bus is not connected: %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("publish %s: %w", m.Subject, err)
 	}

@@ -47,7 +47,7 @@ func seal(t testing.TB, h wire.Header, body string) []byte {
 func eventually(t testing.TB, what func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if err = what(); err == nil {
 			return
 		}
