@@ -391,6 +391,42 @@ func TestOrphansOfACrash(t *testing.T) {
 	}
 }
 
+// A supervisor killed while it stops its process: the next one finishes the stop.
+func TestStopIsFinished(t *testing.T) {
+	dir := folder(t)
+	spec := specFor(t, "deaf")
+	spec.Stop = time.Minute
+	s := start(t, dir, spec)
+	await(t, func() string {
+		if _, err := os.Stat(filepath.Join(spec.Directory, "ready")); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	stopping := make(chan error, 1)
+	go func() { stopping <- Stop(context.Background(), dir) }()
+	awaitStatus(t, dir, func(s Status) bool { return s.Stopped })
+	killSupervisor(t, dir)
+	if err := <-stopping; appliance.KindOf(err) != appliance.NotReady {
+		t.Errorf("stop: %v", err)
+	}
+	spec.Version, spec.Stop = Version, 100*time.Millisecond
+	if err := writeSpec(dir, spec); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- Run(ctx, dir) }()
+	awaitStatus(t, dir, func(s Status) bool { return s.State == "stopped" })
+	if pidAlive(s.PID) {
+		t.Error("the process lives")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReload(t *testing.T) {
 	dir := folder(t)
 	start(t, dir, specFor(t, "hups"))
@@ -524,8 +560,11 @@ func TestDropsPrivileges(t *testing.T) {
 	}
 	t.Cleanup(func() { os.Remove(exe) })
 	spec.Command[0] = exe
-	t.Setenv("SECRET", "of the caller")
+	t.Setenv(marker, "/of the caller") // who is supervised itself must not lend its mark
 	start(t, dir, spec)
+	if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", supervisorOf(t, dir).PID)); err != nil || strings.Contains(string(environment), marker) {
+		t.Errorf("supervisor has %q, %v", environment, err)
+	}
 	var text string
 	await(t, func() string {
 		lines, _ := Log(dir, 10)

@@ -21,7 +21,7 @@ func capabilities(c Config) func() wire.Capabilities {
 		return wire.Capabilities{
 			Wire: wire.Version, Binary: c.Version, Digest: digest(), OS: runtime.GOOS, Architecture: runtime.GOARCH,
 			Distribution: distribution("/etc/os-release", "/usr/lib/os-release"), Init: initSystem(), Runtime: containerRuntime(),
-			Kinds: slices.Clone(wire.ResourceKinds),
+			State: c.Installation.Dir, Kinds: slices.Clone(wire.ResourceKinds),
 		}
 	}
 }

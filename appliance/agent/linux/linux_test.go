@@ -457,7 +457,7 @@ func TestWithoutCluster(t *testing.T) {
 		{noCluster, noCluster, noCluster},
 		{"#create_main_cluster = true\nssl = on", "#create_main_cluster = true\nssl = on\n" + noCluster, "#create_main_cluster = true\nssl = on"},
 		{"create_main_cluster = true\n", "create_main_cluster = true\n" + noCluster, "create_main_cluster = true\n"},
-		{"create_main_cluster = 'off' # mine\n", "create_main_cluster = 'off' # mine\n", "create_main_cluster = 'off' # mine\n"},
+		{"create_main_cluster = off\n" + noCluster, "create_main_cluster = off\n" + noCluster, "create_main_cluster = off\n" + noCluster},
 	} {
 		os.Remove(path)
 		if c.have != "" {
@@ -520,6 +520,30 @@ func TestPackage(t *testing.T) {
 	undo(t, m, r, record)
 	if _, err := run.Find("hello"); err == nil {
 		t.Error("still there")
+	}
+}
+
+// GEN-5 on a machine that never had PostgreSQL: the binaries come, no cluster does, and none runs.
+func TestPackageWithoutCluster(t *testing.T) {
+	m, _ := machine(t)
+	if _, err := os.Stat("/usr/share/postgresql-common"); os.Getenv("MESH_TEST_PACKAGES") == "" || err == nil {
+		t.Skip("installs and removes postgresql: set MESH_TEST_PACKAGES=1 on a Debian machine that never had it, with a mirror in reach")
+	}
+	s := wire.PackageSpec{Names: map[string]string{"apt": "postgresql"}}
+	r := resource(wire.Package, "postgresql", s)
+	record := before(t, m, r)
+	do(t, m, r)
+	if !unless(wire.PackageSpec{Unless: []string{"/usr/lib/postgresql/*/bin/postgres"}}) {
+		t.Error("no binaries")
+	}
+	for _, pattern := range []string{"/etc/postgresql/*/*", "/var/lib/postgresql/*/*", "/run/postgresql/.s.PGSQL.*"} {
+		if made, _ := filepath.Glob(pattern); made != nil {
+			t.Errorf("there is %v", made)
+		}
+	}
+	undo(t, m, r, record)
+	if _, err := os.Lstat(createClusterFile); !os.IsNotExist(err) {
+		t.Errorf("%s: %v", createClusterFile, err)
 	}
 }
 

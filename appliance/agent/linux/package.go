@@ -172,8 +172,6 @@ const (
 	noCluster         = "create_main_cluster = false\n"
 )
 
-var saysNoCluster = regexp.MustCompile(`(?m)^\s*create_main_cluster\s*=\s*'?(false|no|off|0)'?\s*(#.*)?$`)
-
 // withoutCluster sees to it that the file says no. Ours stays for as long as the package does, for the next version's sake; somebody
 // else's is put back by restore.
 func withoutCluster(path string) (restore func(), err error) {
@@ -186,7 +184,7 @@ func withoutCluster(path string) (restore func(), err error) {
 		return func() {}, durable.WriteFile(path, []byte(noCluster), 0o644)
 	case err != nil:
 		return nil, err
-	case saysNoCluster.Match(have):
+	case string(have) == noCluster || bytes.HasSuffix(have, []byte("\n"+noCluster)): // the last word counts
 		return func() {}, nil
 	}
 	info, err := os.Stat(path)
