@@ -61,13 +61,17 @@ func TestEnrolOneWinner(t *testing.T) {
 	}
 }
 
-// NODE-2, NET-2: 200 machines racing under one token for 200 get addresses and names of their own.
+// NODE-2, NET-2: 200 machines racing under one token for 200, and 40 more under tokens of their own, get addresses and names of their own.
 func TestEnrolMany(t *testing.T) {
 	s, _ := founded(t)
 	token := newToken(t, s, 200)
-	claims := make([]store.Enrolment, 200)
+	claims := make([]store.Enrolment, 240)
 	for i := range claims {
-		claims[i] = claim(t, token, fmt.Sprintf("n%d", i))
+		spend := token
+		if i%6 == 5 {
+			spend = newToken(t, s, 1)
+		}
+		claims[i] = claim(t, spend, fmt.Sprintf("n%d", i))
 	}
 	done, errs := race(t, s, claims)
 	addresses, ids := map[netip.Addr]bool{address1: true}, map[appliance.NodeID]bool{}
