@@ -191,6 +191,7 @@ func (a *Agent) hearMembership(ctx context.Context, data []byte) {
 		return
 	}
 	if a.members != nil && doc.number == a.member.number {
+		a.beat(ctx) // sent again by a controller that came back: it wants to know who is there
 		return
 	}
 	if err := a.state.keep("membership", data); err != nil {

@@ -102,6 +102,7 @@ func (a *Agent) beat(ctx context.Context) {
 	if link == nil {
 		return
 	}
+	alive.Handshake = a.handshake(ctx)
 	body, err := wire.Encode(alive)
 	if err == nil {
 		var data []byte
@@ -114,4 +115,18 @@ func (a *Agent) beat(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		a.cfg.Log.Warn("alive not sent", "err", err)
 	}
+}
+
+// handshake is the overlay's last one with anybody; zero where there is none, or no overlay.
+func (a *Agent) handshake(ctx context.Context) (last time.Time) {
+	peers, err := a.cfg.Machine.Overlay.State(ctx)
+	if err != nil {
+		return last
+	}
+	for _, p := range peers {
+		if p.Handshake.After(last) {
+			last = p.Handshake
+		}
+	}
+	return last.UTC().Truncate(time.Second)
 }

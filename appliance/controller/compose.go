@@ -139,7 +139,7 @@ func (c *Controller) issue(ctx context.Context, plan resolve.Plan, facts render.
 	}
 	c.roster.with(plan.Node, func(n *member) {
 		n.declared = store.Issued{Number: s.number, Digest: s.digest, Envelope: envelope}
-		n.resent = time.Now()
+		n.resent = time.Time{} // who connects only now has not heard it
 	})
 	c.publish(wire.DeclarationSubject(plan.Node), envelope)
 	return s, nil

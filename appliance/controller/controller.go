@@ -75,6 +75,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := hear(wire.SubjectRequests, c.hearRequest); err != nil {
 		return err
 	}
+	c.callOut()
 	c.log.Info("controller up", "mesh", c.mesh.ID, "nodes", c.roster.size())
 	return g.Wait()
 }
@@ -100,6 +101,13 @@ func (c *Controller) start(ctx context.Context) (err error) {
 		return err
 	}
 	return c.settle(ctx)
+}
+
+// callOut asks every node for an alive: what was said while nobody listened would else be missed until the next one is due.
+func (c *Controller) callOut() {
+	if envelope := c.members.after(appliance.Number{}); envelope != nil {
+		c.publish(wire.SubjectMembership, envelope)
+	}
 }
 
 // settle makes up for what a kill may have left between an enrolment and its first declaration, or between a change and its sending.

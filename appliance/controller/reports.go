@@ -39,15 +39,16 @@ func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict 
 		return bus.Dead(err.Error())
 	}
 	superseded := false
-	if report.About != nil {
-		c.roster.with(id, func(n *member) {
+	c.roster.with(id, func(n *member) {
+		n.seen = time.Now()
+		if report.About != nil {
 			// With the digests unknown nothing is superseded (BUS-13).
 			superseded = n.declared.Digest != "" && n.declared.Digest != report.About.Digest
 			if report.About.Number.Compare(n.declared.Number) > 0 {
 				n.ahead = report.About.Number
 			}
-		})
-	}
+		}
+	})
 	_, err = c.cfg.Store.RecordReport(ctx, id, h.Sequence, h.Time, report, superseded)
 	return c.judged(fmt.Sprintf("record report %d of %s", h.Sequence, id), err)
 }
