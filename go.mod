@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	filippo.io/age v1.3.2
-	github.com/charmbracelet/lipgloss v1.1.0
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/google/go-cmp v0.7.0
 	github.com/jackc/pgx/v5 v5.12.0
@@ -18,45 +17,35 @@ require (
 	github.com/tailscale/wireguard-go v0.0.0-20260821191448-23d18d66172c
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
-	golang.org/x/crypto v0.58.0
+	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sync v0.25.0
 	golang.org/x/sys v0.50.0
-	golang.org/x/term v0.48.0
+	golang.org/x/term v0.48.0 // indirect
 	golang.org/x/time v0.16.0
-	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
-	filippo.io/hpke v0.4.0
-	github.com/antithesishq/antithesis-sdk-go v0.9.0-default-no-op
-	github.com/aymanbagabas/go-osc52/v2 v2.0.1
-	github.com/charmbracelet/colorprofile v0.2.3-0.20250311203215-f60798e515dc
-	github.com/charmbracelet/x/ansi v0.8.0
-	github.com/charmbracelet/x/cellbuf v0.0.13-0.20250311204145-2c3ea96c31dd
-	github.com/charmbracelet/x/term v0.2.1
-	github.com/godbus/dbus/v5 v5.1.0
-	github.com/google/go-tpm v0.9.8
-	github.com/inconshreveable/mousetrap v1.1.0
-	github.com/jackc/pgpassfile v1.0.0
-	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761
 	github.com/jackc/puddle/v2 v2.2.3
-	github.com/klauspost/compress v1.20.4
-	github.com/lucasb-eyer/go-colorful v1.2.0
-	github.com/mattn/go-isatty v0.0.24
-	github.com/mattn/go-runewidth v0.0.16
-	github.com/mfridman/interpolate v0.0.2
-	github.com/minio/highwayhash v1.0.4
-	github.com/muesli/termenv v0.16.0
-	github.com/nats-io/jwt/v2 v2.8.3
-	github.com/nats-io/nuid v1.0.1
-	github.com/rivo/uniseg v0.4.7
-	github.com/sethvargo/go-retry v0.5.0
-	github.com/spf13/pflag v1.0.9
-	github.com/xo/terminfo v0.0.0-20220910002029-abceb7e1c41e
-	go.uber.org/multierr v1.11.0
-	go.yaml.in/yaml/v2 v2.4.2
 	golang.org/x/net v0.62.0
 	golang.org/x/text v0.44.0
-	golang.org/x/tools v0.52.0
-	golang.zx2c4.com/wintun v0.0.0-20230126152724-0fa3db229ce2
+)
+
+require (
+	filippo.io/hpke v0.4.0 // indirect
+	github.com/antithesishq/antithesis-sdk-go v0.9.0-default-no-op // indirect
+	github.com/godbus/dbus/v5 v5.1.0 // indirect
+	github.com/google/go-tpm v0.9.8 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/klauspost/compress v1.20.4 // indirect
+	github.com/mfridman/interpolate v0.0.2 // indirect
+	github.com/minio/highwayhash v1.0.4 // indirect
+	github.com/nats-io/jwt/v2 v2.8.3 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/sethvargo/go-retry v0.5.0 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/tools v0.52.0 // indirect
+	golang.zx2c4.com/wintun v0.0.0-20230126152724-0fa3db229ce2 // indirect
 )
