@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/store"
 	"github.com/novox/mesh/appliance/store/storetest"
 	"github.com/novox/mesh/appliance/wire"
@@ -38,12 +39,16 @@ func BenchmarkEnrol(b *testing.B) {
 	if err := s.Found(b.Context(), by(), genesis(b)); err != nil {
 		b.Fatal(err)
 	}
+	if err := s.RegisterModule(b.Context(), by(), parse(b, plain)); err != nil {
+		b.Fatal(err)
+	}
 	token := newToken(b, s, 10000)
 	node := 0
 	for b.Loop() {
 		b.StopTimer() // making keys is the joiner's work
 		node++
 		c := claim(b, token, fmt.Sprintf("n%d", node))
+		c.Modules = []appliance.ModuleName{"plain"}
 		b.StartTimer()
 		if _, err := s.Enrol(b.Context(), by(), c); err != nil {
 			b.Fatal(err)
@@ -65,6 +70,18 @@ func BenchmarkRecordReport(b *testing.B) {
 	for b.Loop() {
 		sequence++
 		if _, err := s.RecordReport(b.Context(), g.Hub.ID, sequence, start, report, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkSmallestWrite is the reference: one row in one transaction on the same server.
+func BenchmarkSmallestWrite(b *testing.B) {
+	s := durableStore(b)
+	n := 0
+	for b.Loop() {
+		n++
+		if err := s.SetUsersDigest(b.Context(), appliance.DigestOf(fmt.Append(nil, n))); err != nil {
 			b.Fatal(err)
 		}
 	}
