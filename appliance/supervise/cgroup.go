@@ -1,11 +1,14 @@
 package supervise
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/novox/mesh/appliance"
 )
@@ -41,7 +44,14 @@ func makeGroup(name string) string {
 }
 
 // groupName is one per folder, so that also a supervisor without memory finds what its predecessor started.
-func groupName(dir string) string { return "mesh-" + appliance.DigestOf([]byte(dir)).Short() }
+func groupName(dir string) string { return "mesh-" + appliance.DigestOf([]byte(key(dir))).Short() }
+
+// key names a folder on this kernel: with mount namespaces, one path is many folders.
+func key(dir string) string {
+	var st unix.Stat_t
+	unix.Stat(dir, &st) // it is there: we hold a lock in it
+	return fmt.Sprintf("%s#%x:%d", dir, st.Dev, st.Ino)
+}
 
 // groupPIDs are the processes in the group and in groups beneath it.
 func groupPIDs(group string) (pids []int) {

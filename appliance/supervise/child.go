@@ -28,7 +28,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 func startChild(dir string, s Spec, group string, log *os.File) (*child, error) {
 	cmd := &exec.Cmd{Path: s.Command[0], Args: s.Command, Dir: s.Directory, Stdout: log, Stderr: log,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	cmd.Env = []string{marker + "=" + dir}
+	cmd.Env = []string{marker + "=" + key(dir)}
 	if _, ok := s.Environment["PATH"]; !ok {
 		cmd.Env = append(cmd.Env, "PATH="+defaultPath)
 	}

@@ -104,6 +104,7 @@ func members(dir, group string, leader identity) (found []identity) {
 	}
 	l, ok := look(leader.PID)
 	leads := ok && leader.PID > 0 && l.identity == leader
+	mark := marker + "=" + key(dir)
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -111,20 +112,20 @@ func members(dir, group string, leader identity) (found []identity) {
 			continue
 		}
 		p, ok := look(pid)
-		if ok && !p.dead && (leads && p.session == leader.PID || marked(pid, dir)) {
+		if ok && !p.dead && (leads && p.session == leader.PID || marked(pid, mark)) {
 			found = append(found, p.identity)
 		}
 	}
 	return found
 }
 
-func marked(pid int, dir string) bool {
+func marked(pid int, mark string) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return false
 	}
 	for v := range bytes.SplitSeq(data, []byte{0}) {
-		if string(v) == marker+"="+dir {
+		if string(v) == mark {
 			return true
 		}
 	}

@@ -517,6 +517,26 @@ func TestMembersWithoutCgroup(t *testing.T) {
 	}
 }
 
+// With mount namespaces one path is many folders, whose processes have nothing to do with each other.
+func TestOnePathTwoFolders(t *testing.T) {
+	dir := folder(t)
+	s := start(t, dir, specFor(t, "stays"))
+	aside := dir + ".aside"
+	if err := os.Rename(dir, aside); err != nil {
+		t.Fatal(err)
+	}
+	other := start(t, dir, specFor(t, "stays"))
+	if err := Remove(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if !pidAlive(s.PID) || pidAlive(other.PID) {
+		t.Errorf("first alive %v, second alive %v", pidAlive(s.PID), pidAlive(other.PID))
+	}
+	if err := os.Rename(aside, dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLogIsBounded(t *testing.T) {
 	dir := folder(t)
 	start(t, dir, specFor(t, "writes"))
@@ -575,7 +595,7 @@ func TestDropsPrivileges(t *testing.T) {
 		return "output: " + text
 	})
 	for _, want := range []string{"Uid:\t65534\t65534", "NoNewPrivs:\t1", "CapEff:\t0000000000000000", "stderr: <nil>", "stdin: <nil>",
-		"[" + marker + "=" + dir + " PATH=" + defaultPath + "]"} {
+		"[" + marker + "=" + key(dir) + " PATH=" + defaultPath + "]"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
