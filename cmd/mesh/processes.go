@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -37,7 +38,16 @@ func newServe(g *global) *cobra.Command {
 
 func newSupervise() *cobra.Command {
 	return &cobra.Command{Use: "supervise FOLDER", Short: "Keep one process running", Hidden: true, Args: exactly(1, "a folder"),
-		RunE: func(c *cobra.Command, args []string) error { return supervise.Run(c.Context(), args[0]) }}
+		RunE: func(c *cobra.Command, args []string) error {
+			stayLean()
+			return supervise.Run(c.Context(), args[0])
+		}}
+}
+
+// stayLean gives back what starting this large binary took; a process that idles for months should cost little.
+func stayLean() {
+	debug.SetGCPercent(50)
+	debug.FreeOSMemory()
 }
 
 func newAgent(g *global) *cobra.Command {
