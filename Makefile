@@ -10,7 +10,7 @@ export CGO_ENABLED ?= 0
 # The build date is the commit's, so that the same commit gives the same bytes.
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 BUILD_DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || date -u +%Y-%m-%dT%H:%M:%SZ)
-BUILD      := go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.buildDate=$(BUILD_DATE)"
+BUILD      := go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X github.com/novox/mesh/appliance/pki.built=$(BUILD_DATE)"
 
 PREFIX   ?= /usr/local
 NAME     ?= $(shell hostname -s | tr A-Z a-z)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -26,19 +25,13 @@ func VerifyTime(now, built, lastSigned time.Time) time.Time {
 	return slices.MaxFunc([]time.Time{now, built, lastSigned}, time.Time.Compare)
 }
 
-// Built is the date of the source this binary was made from; zero when it does not say.
+// built is the date of the source, RFC 3339; the build sets it with -ldflags -X.
+var built string
+
+// Built is the date of the source this binary was made from; zero when the build did not say.
 var Built = sync.OnceValue(func() time.Time {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return time.Time{}
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.time" {
-			t, _ := time.Parse(time.RFC3339, s.Value)
-			return t
-		}
-	}
-	return time.Time{}
+	t, _ := time.Parse(time.RFC3339, built)
+	return t
 })
 
 // Clock gives the time to verify at. lastSigned may be nil.

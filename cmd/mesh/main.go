@@ -11,11 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Set by the build (-ldflags -X). buildDate is RFC 3339: no clock is believed to be earlier.
-var (
-	version   = "development"
-	buildDate = "2026-12-01T00:00:00Z"
-)
+// version is set by the build (-ldflags -X).
+var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
