@@ -247,9 +247,6 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 	same := a.state.applied.About == wire.About{Number: doc.number, Digest: doc.digest} && sameAccount(a.state.applied.Outcomes, outcomes)
 	a.state.applied.About = wire.About{Number: doc.number, Digest: doc.digest}
 	a.state.applied.Outcomes = outcomes
-	if err := a.state.saveApplied(); err != nil {
-		a.cfg.Log.Error("keep account", "err", err)
-	}
 	a.snapshot()
 	a.watch.set(ctx, desired)
 	if clean(outcomes) {
@@ -259,6 +256,9 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 	}
 	if !same {
 		a.report(nil)
+	}
+	if err := a.state.saveApplied(); err != nil { // lost, it is made again by applying the stored declaration
+		a.cfg.Log.Error("keep account", "err", err)
 	}
 }
 

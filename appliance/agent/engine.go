@@ -31,6 +31,9 @@ func Raise(ctx context.Context, machine host.Machine, dir string, resources []wi
 	}
 	e := &Engine{machine: machine, state: s, told: told}
 	outcomes, err := e.apply(ctx, resources, true)
+	if err == nil {
+		err = s.saveApplied()
+	}
 	if err != nil {
 		return err
 	}
@@ -42,8 +45,9 @@ func Raise(ctx context.Context, machine host.Machine, dir string, resources []wi
 	return nil
 }
 
-// apply makes desired true, in order, after removing what left. Each change is on disk before the next begins, so that a kill
-// leaves nothing unknown. The error is about the record only; what became of resources is in the outcomes.
+// apply makes desired true, in order, after removing what left. The caller saves the records afterwards; only a first touch is on
+// disk before it happens, since everything else is found again by looking. The error is about the record only; what became of
+// resources is in the outcomes.
 func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried bool) ([]wire.Outcome, error) {
 	var outcomes []wire.Outcome
 	done := map[string]wire.Status{}
@@ -55,9 +59,7 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 		}
 	}
 	if !carried {
-		if err := e.remove(ctx, desired, note); err != nil {
-			return nil, err
-		}
+		e.remove(ctx, desired, note)
 	}
 	for _, r := range desired {
 		if ctx.Err() != nil {
@@ -79,7 +81,7 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 	return outcomes, nil
 }
 
-// make brings one resource about. The record is written before Do, without it a killed agent would not know what it had begun.
+// make brings one resource about.
 func (e *Engine) make(ctx context.Context, r wire.Resource, carried bool) (wire.Outcome, error) {
 	o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Unchanged}
 	fail := func(step string, err error) wire.Outcome {
@@ -120,20 +122,26 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, carried bool) (wire.
 	return o, nil
 }
 
-// begin records that r is about to be made, and at the first touch what was there before.
+// begin records that r is about to be made. At the first touch it is on disk, with what was there before, or nothing is done: a killed
+// agent would not know what it had begun, and take its own work for the machine's.
 func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried bool) error {
 	rec := e.state.record(r.ID)
-	if rec == nil {
+	first := rec == nil
+	if first {
 		e.state.applied.Records = append(e.state.applied.Records, Record{Undo: undo})
 		rec = &e.state.applied.Records[len(e.state.applied.Records)-1]
 	}
 	rec.Resource, rec.Kept = r, false
 	rec.Carried = rec.Carried || carried
 	rec.Declared = rec.Declared || !carried
+	if !first {
+		return nil
+	}
 	return e.state.saveApplied()
 }
 
-func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(wire.Outcome)) error {
+// remove takes away what left the declaration, last made first.
+func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(wire.Outcome)) {
 	for _, rec := range removals(e.state.applied.Records, desired) {
 		r := rec.Resource
 		o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Removed}
@@ -159,9 +167,6 @@ func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(
 		default:
 			e.state.forget(r.ID)
 		}
-		if err := e.state.saveApplied(); err != nil {
-			return err
-		}
 		note(o)
 	}
 	for i, rec := range e.state.applied.Records { // carried resources that left stay, but are no longer declared
@@ -169,7 +174,6 @@ func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(
 			e.state.applied.Records[i].Declared = false
 		}
 	}
-	return nil
 }
 
 // act has a process take up what changed beneath it. A failure is the process's.

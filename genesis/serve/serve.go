@@ -152,6 +152,9 @@ func (h *hub) control(ctx context.Context) error {
 		return err
 	}
 	defer records.Close()
+	if err := records.CheckDurable(ctx); err != nil { // GEN-9
+		return err
+	}
 	if err := h.found(ctx, records); err != nil {
 		return err
 	}
