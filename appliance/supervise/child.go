@@ -117,8 +117,8 @@ func (c *child) reap() (text string, good bool) {
 // endGroup kills whatever is left of the folder's processes and waits until all are gone: before, a new start would find ports and
 // files taken. more are processes seen before the leader went.
 func endGroup(dir, group string, leader identity, more []identity) error {
-	const within = 10 * time.Second
-	for end := time.Now().Add(within); ; {
+	const within, patience = 10 * time.Second, time.Second
+	for begun := time.Now(); ; {
 		left := members(dir, group, leader)
 		for _, i := range more {
 			if i.alive() && !slices.Contains(left, i) {
@@ -128,13 +128,15 @@ func endGroup(dir, group string, leader identity, more []identity) error {
 		if len(left) == 0 {
 			return nil
 		}
-		if time.Now().After(end) {
+		took := time.Since(begun)
+		if took > within {
 			return fmt.Errorf("%d processes outlive SIGKILL by %s, the first is %d", len(left), within, left[0].PID)
 		}
-		if group == "" || os.WriteFile(filepath.Join(group, "cgroup.kill"), []byte("1"), 0) != nil {
-			for _, i := range left {
-				i.signal(unix.SIGKILL)
-			}
+		for _, i := range left {
+			i.signal(unix.SIGKILL)
+		}
+		if group != "" && took > patience { // they fork faster than we kill
+			os.WriteFile(filepath.Join(group, "cgroup.kill"), []byte("1"), 0)
 		}
 		time.Sleep(2 * time.Millisecond) // until the kernel is through with them
 	}

@@ -60,7 +60,7 @@ func listen(dir string) (net.Listener, error) {
 	return l, nil
 }
 
-// ask puts one question; NotReady when nobody listens.
+// ask puts one question; NotReady with reason noSupervisor when nobody answers.
 func ask(ctx context.Context, dir, verb string) (Status, error) {
 	path, d, err := address(dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func ask(ctx context.Context, dir, verb string) (Status, error) {
 	defer d.Close()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
-		return Status{}, appliance.Errorf(appliance.NotReady, "%s process in %s: no supervisor answers: %w", verb, dir, err)
+		return Status{}, appliance.Errorf(appliance.NotReady, "%s process in %s: no supervisor answers: %w", verb, dir, err).WithReason(noSupervisor)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -78,7 +78,7 @@ func ask(ctx context.Context, dir, verb string) (Status, error) {
 		err = json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(&a)
 	}
 	if err != nil {
-		return Status{}, appliance.Errorf(appliance.NotReady, "%s process in %s: %w", verb, dir, err)
+		return Status{}, appliance.Errorf(appliance.NotReady, "%s process in %s: %w", verb, dir, err).WithReason(noSupervisor)
 	}
 	if a.Error != nil {
 		return a.Status, a.Error

@@ -20,7 +20,10 @@ const (
 	statusWithin = 5 * time.Second
 )
 
-func notReady(err error) bool { return err != nil && appliance.KindOf(err) == appliance.NotReady }
+// noSupervisor is why ask got no answer: none is there, it does not listen yet, or it was killed meanwhile.
+const noSupervisor appliance.Reason = "no-supervisor"
+
+func noAnswer(err error) bool { return appliance.IsReason(err, noSupervisor) }
 
 // Start sees to it that the process of dir is what spec says and that a supervisor keeps it so: command with dir appended, which must
 // call Run. It is started detached where none is there. A running process is restarted only when what it is made of has changed.
@@ -44,22 +47,22 @@ func Start(ctx context.Context, dir string, spec Spec, command []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin+spec.stopAfter())
 	defer cancel()
-	if supervised(dir) {
-		if _, err := ask(ctx, dir, verbApply); !notReady(err) || supervised(dir) {
-			return err
-		}
-	}
-	exited, err := launch(dir, command)
-	if err != nil {
-		return fmt.Errorf("start supervisor of %s: %w", dir, err)
-	}
+	var exited chan error // of the supervisor launched here
 	for {
 		_, err := ask(ctx, dir, verbApply)
-		if !notReady(err) {
+		if !noAnswer(err) {
 			return err
+		}
+		if exited == nil && !supervised(dir) {
+			if exited, err = launch(dir, command); err != nil {
+				return fmt.Errorf("start supervisor of %s: %w", dir, err)
+			}
 		}
 		select {
 		case end := <-exited:
+			if exited = nil; supervised(dir) { // another one was faster
+				continue
+			}
 			lines, _ := Log(dir, 3)
 			return fmt.Errorf("start supervisor of %s: it ended: %w: %s", dir, end, strings.Join(lines, " | "))
 		case <-ctx.Done():
@@ -112,7 +115,7 @@ func Get(ctx context.Context, dir string) (Status, error) {
 	if held {
 		ctx, cancel := context.WithTimeout(ctx, statusWithin)
 		defer cancel()
-		if status, err := ask(ctx, dir, verbStatus); !notReady(err) {
+		if status, err := ask(ctx, dir, verbStatus); !noAnswer(err) {
 			return status, err
 		}
 	}
@@ -144,7 +147,7 @@ func Terminate(ctx context.Context, dir string) error {
 		return nil
 	}
 	for {
-		if _, err := ask(ctx, dir, verbTerminate); err != nil && !notReady(err) {
+		if _, err := ask(ctx, dir, verbTerminate); err != nil && !noAnswer(err) {
 			return err
 		}
 		release, err := lock(dir, "lock", false)

@@ -517,6 +517,56 @@ func TestMembersWithoutCgroup(t *testing.T) {
 	}
 }
 
+// SAFE-5: a supervisor killed at any point of a start or a restart leaves one process in the end, never two.
+func TestKilledAnywhere(t *testing.T) {
+	dir := folder(t)
+	spec := specFor(t, "stays")
+	start(t, dir, spec)
+	for i := range 30 {
+		spec.Environment = map[string]string{"N": strconv.Itoa(i)} // so that each start restarts
+		done := make(chan error, 1)
+		go func() { done <- Start(t.Context(), dir, spec, command(t)) }()
+		time.Sleep(time.Duration(i) * time.Millisecond) // the point of the kill
+		if s := readState(dir).Supervisor; s.alive() {
+			s.signal(unix.SIGKILL)
+		}
+		<-done // whatever came of it
+		if err := Start(t.Context(), dir, spec, command(t)); err != nil {
+			t.Fatal(err)
+		}
+		s := awaitStatus(t, dir, func(s Status) bool { return s.State == "running" })
+		if found := members(dir, "", identity{}); len(found) != 1 || found[0].PID != s.PID {
+			lines, _ := Log(dir, 30)
+			t.Fatalf("kill after %d ms: found %v, status %+v\n%s", i, found, s, strings.Join(lines, "\n"))
+		}
+	}
+}
+
+// Processes that fork faster than they can be killed one by one end too, and do not keep the next from starting.
+func TestRunaway(t *testing.T) {
+	if os.Getuid() != 0 || makeGroup(supervisorsGroup) == "" {
+		t.Skip("needs a cgroup v2 hierarchy that may be written: run as root with one mounted")
+	}
+	dir := folder(t)
+	spec := specFor(t, "stays")
+	spec.Restart = Never
+	stays := spec.Command
+	spec.Command = []string{"/bin/sh", "-c", "f() { f & }; f"}
+	start(t, dir, spec)
+	awaitStatus(t, dir, func(s Status) bool { return s.State == "stopped" })
+	if pids := groupPIDs(readState(dir).Group); len(pids) > 0 {
+		t.Errorf("still there: %v", pids)
+	}
+	spec.Command = stays
+	if s := start(t, dir, spec); s.State != "running" || !pidAlive(s.PID) {
+		t.Errorf("%+v", s)
+	}
+	awaitLine(t, dir, "began stays")
+	if s := get(t, dir); s.State != "running" {
+		t.Errorf("%+v", s)
+	}
+}
+
 // With mount namespaces one path is many folders, whose processes have nothing to do with each other.
 func TestOnePathTwoFolders(t *testing.T) {
 	dir := folder(t)

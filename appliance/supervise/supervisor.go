@@ -159,6 +159,10 @@ func (s *supervisor) restart() error {
 func (s *supervisor) start() {
 	group := makeGroup(groupName(s.dir))
 	err := endGroup(s.dir, group, s.state.Child, nil)
+	if err == nil && group != "" { // a group that was ever killed as a whole kills, on some kernels, all that are started into it
+		removeGroup(group)
+		group = makeGroup(groupName(s.dir))
+	}
 	if err == nil && os.Geteuid() == 0 { // for programs that open /dev/stderr
 		err = s.log.Chown(int(s.spec.UID), int(s.spec.GID))
 	}
