@@ -53,7 +53,7 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 func nodeStatus(s store.NodeState, now time.Time) operators.NodeStatus {
 	n := operators.NodeStatus{Name: s.Name, ID: s.Node, Mode: s.Mode, LastSeen: s.LastSeen, Lost: now.Sub(s.LastSeen) > lostAfter,
 		Current: s.Current(), Declared: s.Declared, Reported: s.Reported, Outcome: cmp.Or(s.Outcome, "none"), Health: wire.Healthy,
-		Resources: map[wire.Status]int{}, Instances: []operators.InstanceStatus{}, Kept: s.Kept, Warnings: s.Warnings}
+		Resources: map[wire.Status]int{wire.Unchanged: 0, wire.Applied: 0, wire.Failed: 0}, Instances: []operators.InstanceStatus{}, Kept: s.Kept, Warnings: s.Warnings}
 	if !s.Sent.IsZero() {
 		n.Number = s.Sent.String()
 	}

@@ -60,6 +60,12 @@ func digestFile(path string) (appliance.Digest, int64, error) {
 	return appliance.Digest("sha256:" + hex.EncodeToString(h.Sum(nil))), n, nil
 }
 
+// DigestOf is the digest under which the hub would hand out the file at path.
+func DigestOf(path string) (appliance.Digest, error) {
+	digest, _, err := digestFile(path)
+	return digest, err
+}
+
 // Replace is what a version-0 declaration says so that an agent becomes this binary.
 func (b *Binary) Replace(port int) (wire.Replace, error) {
 	var r wire.Replace
