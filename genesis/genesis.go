@@ -14,6 +14,7 @@ import (
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/overlay"
+	"github.com/novox/mesh/embedded/postgres"
 	"github.com/novox/mesh/genesis/probe"
 	"github.com/novox/mesh/genesis/serve"
 )
@@ -160,6 +161,11 @@ func (g *genesis) probes(context.Context) error {
 	if o.StoreFile != "" {
 		if _, err := serve.ReadDSN(o.StoreFile); err != nil {
 			return err
+		}
+	}
+	if o.PostgresBin != "" {
+		if _, _, err := postgres.Find(o.PostgresBin); err != nil {
+			return appliance.Errorf(appliance.Invalid, "look for PostgreSQL: %w", err).WithHint("--postgres-bin names the folder with initdb, postgres and pg_controldata; without it genesis takes what the distribution has")
 		}
 	}
 	own := func(pid int) bool { return probe.Executable(pid) == o.Install.Binary() }

@@ -127,7 +127,7 @@ func (g *genesis) steps() []step {
 		{"stop the agent", nil, g.stopAgent},
 		{"render the base bundles", nil, g.render},
 	}
-	for _, name := range []appliance.InstanceName{"mesh-store", "mesh-broker"} {
+	for _, name := range []appliance.InstanceName{serve.StoreModule, "mesh-broker"} {
 		steps = append(steps, step{"raise " + string(name), nil, func(ctx context.Context) error { return g.raise(ctx, name) }})
 	}
 	return append(steps,
@@ -238,6 +238,11 @@ func (g *genesis) decide(context.Context) error {
 			return err
 		}
 	}
+	if o.PostgresBin != "" {
+		if err := g.linkPostgres(); err != nil {
+			return err
+		}
+	}
 	g.settings = s
 	return s.Write(i)
 }
@@ -293,6 +298,19 @@ func (g *genesis) keepDSN() (string, error) {
 	return path, durable.WriteFile(path, []byte(dsn+"\n"), 0o600)
 }
 
+// linkPostgres puts the named programs where the mesh-store bundle looks first, so that it installs no package.
+func (g *genesis) linkPostgres() error {
+	dir := g.options.Install.Module(serve.StoreModule)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	err := os.Symlink(g.options.PostgresBin, filepath.Join(dir, "postgresql"))
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	return err
+}
+
 // users composes the first users file from what genesis has in hand; afterwards every one is composed from the records.
 func (g *genesis) users(context.Context) error {
 	keys, err := identity.LoadMesh(g.options.Install.HubKeys())
@@ -324,11 +342,11 @@ func (g *genesis) stopAgent(ctx context.Context) error { return g.services.StopA
 
 // render makes the base bundles' resources exactly as the first declaration will have them.
 func (g *genesis) render(context.Context) error {
-	modules, err := serve.BaseModules()
+	s := g.settings
+	modules, err := s.BaseModules()
 	if err != nil {
 		return err
 	}
-	s := g.settings
 	intent := resolve.Intent{Mesh: s.Mesh, MeshName: s.Name, Nodes: []resolve.Node{{ID: s.Hub.ID, Name: s.Hub.Name, Hub: true}}, Modules: serve.ByName(modules)}
 	for _, m := range modules {
 		intent.Assignments = append(intent.Assignments, resolve.Assignment{Instance: appliance.InstanceName(m.Module), Node: s.Hub.ID, Module: m.Module})

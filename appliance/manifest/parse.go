@@ -125,6 +125,7 @@ func (c *checker) check() {
 		switch r.Kind {
 		case wire.Package:
 			for j, pattern := range r.Unless {
+				c.placeholders(index(at+".unless", j), pattern)
 				if _, err := path.Match(pattern, ""); err != nil {
 					c.errs.add(index(at+".unless", j), "", appliance.Quote(pattern)+" is not a glob pattern")
 				}

@@ -106,7 +106,7 @@ func (in instance) resource(r manifest.Resource) (wire.Resource, error) {
 	var spec any
 	switch r.Kind {
 	case wire.Package:
-		spec = wire.PackageSpec{Names: r.Names, Unless: r.Unless}
+		spec = wire.PackageSpec{Names: r.Names, Unless: x.all(r.Unless)}
 	case wire.User:
 		spec = wire.UserSpec{Name: r.Name}
 	case wire.Overlay:

@@ -54,6 +54,12 @@ func (j *joining) enter(ctx context.Context) (enrol.Admission, error) {
 // dialWithin bounds one try of one address.
 const dialWithin = 5 * time.Second
 
+const (
+	answerWithin = 10 * time.Second      // for a broker to admit us, once something accepts connections
+	believeAfter = 2 * time.Second       // what is refused for this long stays refused: a new token may be composed in a moment
+	lookEvery    = 20 * time.Millisecond // at how the link is
+)
+
 // reach connects to the first of the token's addresses that is the hub. What is wrong with each is said, and the worst of it returned.
 func (j *joining) reach(ctx context.Context) (*bus.Link, error) {
 	key, err := j.token.BusKey()
@@ -68,15 +74,37 @@ func (j *joining) reach(ctx context.Context) (*bus.Link, error) {
 			continue
 		}
 		tls := pki.PinnedTLS(j.token.Authority, pki.BrokerName(j.token.Mesh), pki.Clock(nil))
-		ctx, cancel := context.WithTimeout(ctx, 2*dialWithin)
-		link, err := bus.Connect(ctx, bus.Options{Endpoints: []string{address}, TLS: tls, User: wire.TokenUser(j.token.ID), Key: key, Logger: j.Log, Wait: true})
-		cancel()
-		if err == nil {
-			return link, nil
+		link, err := bus.Connect(ctx, bus.Options{Endpoints: []string{address}, TLS: tls, User: wire.TokenUser(j.token.ID), Key: key, Logger: j.Log})
+		if err != nil {
+			return nil, err
 		}
-		all = append(all, explain(address, err))
+		if err := admitted(ctx, link, address); err != nil {
+			link.Close()
+			all = append(all, err)
+			continue
+		}
+		return link, nil
 	}
 	return nil, mostTelling(all)
+}
+
+// admitted waits until the broker takes us, or until what it says instead can be believed.
+func admitted(ctx context.Context, link *bus.Link, address string) error {
+	for begun := time.Now(); ; {
+		s := link.Status()
+		if s.Connected {
+			return nil
+		}
+		took := time.Since(begun)
+		if refusal := explain(address, s.LastError); took > answerWithin || took > believeAfter && appliance.KindOf(refusal) == appliance.Denied {
+			return refusal
+		}
+		select {
+		case <-ctx.Done():
+			return explain(address, s.LastError)
+		case <-time.After(lookEvery):
+		}
+	}
 }
 
 func dial(ctx context.Context, address string) error {
@@ -96,21 +124,22 @@ func dial(ctx context.Context, address string) error {
 }
 
 // explain makes a refusal out of what the connection came to.
-func explain(address string, err error) error {
-	text := err.Error()
+func explain(address, said string) error {
 	switch {
-	case strings.Contains(text, "does not contain the pinned authority"), strings.Contains(text, "of another authority"), strings.Contains(text, "calls itself"):
-		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it is not the hub that made this token: %w", address, err).WithReason(enrol.Pin).
+	case strings.Contains(said, "does not contain the pinned authority"), strings.Contains(said, "of another authority"), strings.Contains(said, "calls itself"):
+		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it is not the hub that made this token: %s", address, said).WithReason(enrol.Pin).
 			WithHint("another mesh or a proxy answers there, or the hub was founded anew; make a new token").WithNext("mesh token create   (on the hub)")
-	case strings.Contains(text, "the certificate holds from"):
-		return appliance.Errorf(appliance.Denied, "reach the hub at %s: %w", address, err).WithReason(enrol.Clock).
+	case strings.Contains(said, "the certificate holds from"):
+		return appliance.Errorf(appliance.Denied, "reach the hub at %s: %s", address, said).WithReason(enrol.Clock).
 			WithHint("set this machine's clock").WithNext("timedatectl set-ntp true")
-	case strings.Contains(strings.ToLower(text), "authorization"):
+	case strings.Contains(strings.ToLower(said), "authorization"):
 		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it knows no such token", address).WithReason(enrol.TokenUnknown).
 			WithHint("it ended more than seven days ago, or the hub's records were restored from before it was made").WithNext("mesh token create   (on the hub)")
+	case said == "":
+		said = "nothing is said within " + answerWithin.String()
 	}
-	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: something answers there, but not as a broker: %w", address, err).WithReason("port").
-		WithHint("compare the port with the hub's")
+	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: something answers there, but not as a broker: %s", address, said).WithReason("port").
+		WithHint("compare address and port with the hub's").WithNext("mesh token create   (on the hub)")
 }
 
 // mostTelling prefers what was refused by something that answered over what could not be reached.
@@ -131,13 +160,13 @@ func (j *joining) claim(ctx context.Context, link *bus.Link, keys identity.NodeK
 	var nonce string
 	j.tell("saying hello")
 	data, err := j.ask(ctx, link, func(reply string) (data []byte, err error) {
-		data, nonce, err = enrol.MakeHello(j.token, reply, time.Now())
+		data, nonce, err = enrol.MakeHello(j.token, reply, j.Now())
 		return data, err
 	})
 	if err != nil {
 		return enrol.Admission{}, err
 	}
-	challenge, err := enrol.OpenChallenge(j.token, nonce, data, time.Now())
+	challenge, err := enrol.OpenChallenge(j.token, nonce, data, j.Now())
 	if err != nil {
 		return enrol.Admission{}, err
 	}
@@ -157,7 +186,7 @@ func (j *joining) claim(ctx context.Context, link *bus.Link, keys identity.NodeK
 	}
 	j.tell("claiming the name " + string(j.Name))
 	data, err = j.ask(ctx, link, func(reply string) ([]byte, error) {
-		return enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: machine.Capabilities()}, reply, time.Now())
+		return enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: machine.Capabilities()}, reply, j.Now())
 	})
 	if err != nil {
 		return enrol.Admission{}, err

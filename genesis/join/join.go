@@ -30,7 +30,8 @@ type Options struct {
 	Name    appliance.NodeName
 	Labels  map[string]string
 	Log     *slog.Logger
-	Timeout time.Duration // for reaching the hub and being answered; 0: one minute
+	Timeout time.Duration    // for reaching the hub and being answered; 0: one minute
+	Now     func() time.Time // this machine's clock; nil: time.Now
 }
 
 // Machine makes the machine that the node's effects happen on.
@@ -64,6 +65,9 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, t
 	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	j := &joining{Options: o, token: token, machine: machine, service: s, tell: tell}
 	record, err := o.Install.Read()
@@ -107,7 +111,7 @@ func (j *joining) again(ctx context.Context, r installation.Record) (Result, err
 }
 
 func (j *joining) probe() error {
-	if err := probe.Clock(time.Now(), pki.Built()); err != nil {
+	if err := probe.Clock(j.Now(), pki.Built()); err != nil {
 		return err
 	}
 	if err := probe.TUN(); err != nil {

@@ -43,15 +43,15 @@ type hub struct {
 // Run is the hub's process. The broker stands first and stays, whatever becomes of the store: nodes remain connected and their reports
 // wait (GEN-8). The rest is tried again until ctx ends.
 func Run(ctx context.Context, install installation.Installation, log *slog.Logger) error {
+	h, err := open(install, log)
+	if err != nil {
+		return err
+	}
 	release, err := installation.Hold(filepath.Join(install.Hub(), "lock"), "mesh serve")
 	if err != nil {
 		return err
 	}
 	defer release()
-	h, err := open(install, log)
-	if err != nil {
-		return err
-	}
 	certificate, err := h.certificate()
 	if err != nil {
 		return err

@@ -50,20 +50,28 @@ func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
 func ReadDSN(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", appliance.Errorf(appliance.Invalid, "read store file: %w", err)
+		return "", unreadable(err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", appliance.Errorf(appliance.Denied, "read store file %s: others may read it (mode %04o)", path, info.Mode().Perm()).WithNext("chmod 600 " + path)
+		return "", appliance.Errorf(appliance.Denied, "read store file %s: others may read it (mode %04o)", path, info.Mode().Perm()).
+			WithHint("it may hold a password, so only its owner may read it").WithNext("chmod 600 " + path)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return "", appliance.Errorf(appliance.Invalid, "read store file: %w", err)
+		return "", unreadable(err)
 	}
 	dsn := strings.TrimSpace(string(data))
 	if dsn == "" || strings.ContainsAny(dsn, "\r\n") {
 		return "", appliance.Errorf(appliance.Invalid, "read store file %s: it holds no single DSN", path).WithHint("one line such as postgres://USER@HOST/DATABASE")
 	}
+	if err := store.CheckDSN(dsn); err != nil {
+		return "", fmt.Errorf("read store file %s: %w", path, err)
+	}
 	return dsn, nil
+}
+
+func unreadable(err error) error {
+	return appliance.Errorf(appliance.Invalid, "read store file: %w", err).WithHint("--store-file names a file with one line, the DSN of an existing PostgreSQL database")
 }
 
 // found writes the first records, once; afterwards it finds them.
@@ -78,7 +86,7 @@ func (h *hub) found(ctx context.Context, records *store.Store) error {
 		return err
 	}
 	signing := public.Signing.Public().(ed25519.PublicKey)
-	modules, err := BaseModules()
+	modules, err := s.BaseModules()
 	if err != nil {
 		return err
 	}
@@ -96,10 +104,16 @@ func (h *hub) found(ctx context.Context, records *store.Store) error {
 	return records.Found(ctx, store.By{Who: "genesis", At: time.Now()}, g)
 }
 
+// StoreModule is the base bundle that brings the private cluster; a hub with an external store does without.
+const StoreModule = "mesh-store"
+
 // BaseModules reads the base bundles' manifests, in the order in which they are raised.
-func BaseModules() ([]*manifest.Manifest, error) {
+func (s Settings) BaseModules() ([]*manifest.Manifest, error) {
 	var out []*manifest.Manifest
 	for _, b := range bundles.Base() {
+		if s.StoreFile != "" && b.Name == StoreModule {
+			continue
+		}
 		m, err := manifest.Parse(b.Manifest)
 		if err != nil {
 			return nil, fmt.Errorf("read bundle %s: %w", b.Name, err)
