@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nkeys"
@@ -37,7 +38,7 @@ func Dial(ctx context.Context, credential operators.Credential, log *slog.Logger
 	tls := pki.ClientTLS(authority, pki.BrokerName(credential.Mesh), nil, pki.Clock(nil))
 	link, err := bus.Connect(ctx, bus.Options{Endpoints: credential.Broker, TLS: tls, User: wire.OperatorUser(credential.Operator), Key: key, Logger: log, Wait: true})
 	if err != nil {
-		return nil, appliance.Errorf(appliance.Unavailable, "reach the hub at %v: %w", credential.Broker, err).
+		return nil, appliance.Errorf(appliance.Unavailable, "reach the hub at %s: %w", strings.Join(credential.Broker, ", "), err).
 			WithHint("is the hub running, and does this machine reach it?").WithNext("mesh start   (on the hub)")
 	}
 	return &Client{credential, link}, nil

@@ -44,7 +44,7 @@ var ways = map[appliance.Reason]way{
 	TokenUnknown:    {appliance.Denied, "the mesh has no record of it; make another one on the hub", "mesh token create"},
 	Clock:           {appliance.Denied, "both clocks must agree within two minutes; set this machine's clock and join again", "timedatectl set-ntp true"},
 	Pin:             {appliance.Denied, "somebody else answers at this address, or the token is older than the mesh; compare the address with the hub's and make another token", "mesh token create"},
-	NameTaken:       {appliance.Conflict, "join with --name and another name, or replace the node that has it", ""},
+	NameTaken:       {appliance.Conflict, "names are unique in a mesh; join with another one", ""},
 	NameInvalid:     {appliance.Invalid, "join with --name: lower-case letters, digits and inner dashes, beginning with a letter, at most 40 characters", ""},
 	KeyTaken:        {appliance.Conflict, "no two nodes share a key; this machine was copied from another: remove its state folder and join again", ""},
 	RangeOverlap:    {appliance.Conflict, "the overlay's range may overlap no route of a node; remove the route, or found the mesh with another --range", ""},
@@ -64,7 +64,7 @@ func Refuse(reason appliance.Reason, text string) *appliance.Error {
 
 // RefuseName says that another node has the name.
 func RefuseName(name appliance.NodeName) *appliance.Error {
-	return Refuse(NameTaken, "enrol: a node named "+string(name)+" exists").WithNext("mesh node replace " + string(name))
+	return Refuse(NameTaken, "enrol: a node named "+string(name)+" exists").WithNext("mesh join TOKEN --name OTHER")
 }
 
 // Passing says whether the same question may be answered otherwise in a moment.

@@ -147,8 +147,7 @@ func freeKeys(ctx context.Context, tx pgx.Tx, k wire.PublicKeys) error {
 	}
 	if found[0].Kind == "identity" {
 		return enrol.Refuse(enrol.AlreadyEnrolled, "this machine's identity key is that of node "+string(found[0].Name)).
-			WithHint("a node joins once: join with the token of the first time, or replace the node").
-			WithNext("mesh node replace " + string(found[0].Name))
+			WithHint("a node joins once: join with the token of the first time; where this machine is a copy of that node, remove its state folder and join anew")
 	}
 	return enrol.Refuse(enrol.KeyTaken, "node "+string(found[0].Name)+" has the same "+found[0].Kind+" key")
 }

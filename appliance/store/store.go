@@ -30,6 +30,14 @@ type Store struct {
 	pool *pgxpool.Pool
 }
 
+// CheckDSN says whether a DSN can be read; it connects to nothing.
+func CheckDSN(dsn string) error {
+	if _, err := pgxpool.ParseConfig(dsn); err != nil {
+		return badDSN(err)
+	}
+	return nil
+}
+
 // Open connects and brings the schema up to this binary's. An unreachable server is an error of kind Unavailable.
 func Open(ctx context.Context, config Config) (*Store, error) {
 	parsed, err := pgxpool.ParseConfig(config.DSN)

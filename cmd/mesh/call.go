@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -16,8 +17,11 @@ import (
 	"github.com/novox/mesh/appliance/operators"
 )
 
-// callWithin bounds one request, the connection included.
-const callWithin = 30 * time.Second
+const (
+	callWithin = 30 * time.Second // one request, the connection included
+	dialWithin = 10 * time.Second // the connection
+	saidAfter  = time.Second      // how long it may take before that is said
+)
 
 func (g *global) install() (installation.Installation, error) { return installation.Find(g.state) }
 
@@ -38,12 +42,16 @@ func (g *global) credential() (operators.Credential, error) {
 	return c, err
 }
 
-// dial connects under this machine's credential.
-func (g *global) dial(ctx context.Context) (*client.Client, error) {
+// dial connects under this machine's credential, and says so where that takes time.
+func (g *global) dial(ctx context.Context, within time.Duration, w io.Writer) (*client.Client, error) {
 	c, err := g.credential()
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	said := time.AfterFunc(saidAfter, func() { fmt.Fprintf(w, "waiting: for the hub at %s\n", strings.Join(c.Broker, ", ")) })
+	defer said.Stop()
 	return client.Dial(ctx, c, slog.New(slog.DiscardHandler))
 }
 
@@ -51,7 +59,7 @@ func (g *global) dial(ctx context.Context) (*client.Client, error) {
 func (g *global) call(c *cobra.Command, verb operators.Verb, arguments, result any) error {
 	ctx, cancel := context.WithTimeout(c.Context(), callWithin)
 	defer cancel()
-	cl, err := g.dial(ctx)
+	cl, err := g.dial(ctx, dialWithin, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -102,7 +110,7 @@ const notSettled appliance.Reason = "not-settled"
 func (g *global) wait(c *cobra.Command, timeout time.Duration, nodes []appliance.NodeName) error {
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
-	cl, err := g.dial(ctx)
+	cl, err := g.dial(ctx, timeout, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}

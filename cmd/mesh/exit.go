@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -34,7 +35,7 @@ const exitText = `Every command ends with one of these:
 `
 
 func newExitCodes() *cobra.Command {
-	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitText, Args: cobra.NoArgs,
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitText, Args: noArgs,
 		Run: func(c *cobra.Command, _ []string) { fmt.Fprint(c.OutOrStdout(), exitText) }}
 }
 
@@ -61,6 +62,27 @@ func exactly(n int, names string) cobra.PositionalArgs {
 	}
 }
 
+// noArgs wants none.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(c, fmt.Sprintf("%s wants no arguments, got %s", c.CommandPath(), appliance.Quote(args[0])))
+	}
+	return nil
+}
+
+// group is what a command does that only holds others: without arguments it shows them.
+func group(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	text := fmt.Sprintf("%s has no command %s", c.CommandPath(), appliance.Quote(args[0]))
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usage(c, text)
+}
+
 // fail tells the person what went wrong: error, hint, next command; and gives the exit code.
 func fail(w io.Writer, root *cobra.Command, err error) int {
 	if errors.Is(err, answerNo) {
@@ -79,12 +101,19 @@ func fail(w io.Writer, root *cobra.Command, err error) int {
 	if e.Next != "" {
 		fmt.Fprintf(w, "next:  %s\n", e.Next)
 	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return exitTimeout
-	case e.Kind == appliance.Unavailable || e.Kind == appliance.NotReady:
+	late := errors.Is(err, context.DeadlineExceeded)
+	switch e.Kind {
+	case appliance.Unavailable: // a time limit is how that is found out
 		return exitUnreachable
-	case e.Kind == appliance.Internal:
+	case appliance.NotReady:
+		if late {
+			return exitTimeout
+		}
+		return exitUnreachable
+	case appliance.Internal:
+		if late {
+			return exitTimeout
+		}
 		return exitError
 	}
 	return exitRefused

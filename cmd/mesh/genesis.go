@@ -29,7 +29,7 @@ func newGenesis(g *global) *cobra.Command {
 	var o genesis.Options
 	var name, node, network string
 	var rootless, foreground, yes bool
-	c := &cobra.Command{Use: "genesis --name NAME --endpoint HOST[:PORT]", Short: "Found a mesh: this machine becomes its hub", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "genesis --name NAME --endpoint HOST[:PORT]", Short: "Found a mesh: this machine becomes its hub", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			switch {
 			case rootless:
@@ -52,7 +52,7 @@ func newGenesis(g *global) *cobra.Command {
 			if err := probe.Root("genesis"); err != nil {
 				return err
 			}
-			if err := probe.Clock(time.Now(), pki.Built()); err != nil {
+			if err := probe.Clock(clock(), pki.Built()); err != nil {
 				return err
 			}
 			return runGenesis(c, g, o, foreground)

@@ -21,7 +21,7 @@ import (
 // newHello is the program of the hello bundle: a page that says which node and instance it is, and how often it was read.
 func newHello() *cobra.Command {
 	var listen, data string
-	c := &cobra.Command{Use: "hello", Short: "Serve the page of the hello bundle", Hidden: true, Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "hello", Short: "Serve the page of the hello bundle", Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			page := &hello{node: os.Getenv("MESH_NODE"), instance: os.Getenv("MESH_INSTANCE"), visits: filepath.Join(data, "visits")}
 			if err := page.load(); err != nil {

@@ -20,10 +20,10 @@ func newJoin(g *global) *cobra.Command {
 	var o join.Options
 	var name, file string
 	var adopt, foreground bool
-	c := &cobra.Command{Use: "join TOKEN|-", Short: "Make this machine a node of the mesh that made the token", Args: cobra.MaximumNArgs(1),
+	c := &cobra.Command{Use: "join TOKEN|-", Short: "Make this machine a node of the mesh that made the token", Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			if adopt {
-				return appliance.Errorf(appliance.Invalid, "join --adopt is not carried out by this version")
+				return appliance.Errorf(appliance.Invalid, "join --adopt is not carried out by this version").WithHint("without it, join leaves what runs here alone")
 			}
 			if o.Install, err = g.install(); err != nil {
 				return err
@@ -41,6 +41,7 @@ func newJoin(g *global) *cobra.Command {
 			if err := probe.Root("join"); err != nil {
 				return err
 			}
+			o.Now = clock
 			o.Log = slog.New(slog.DiscardHandler)
 			s := services.For(o.Install)
 			begun := time.Now()
@@ -80,7 +81,7 @@ const maxToken = 8 << 10
 
 // readToken takes the token from the argument, standard input or a file; exactly one of them.
 func readToken(c *cobra.Command, args []string, file string) (string, error) {
-	if (len(args) == 1) == (file != "") {
+	if len(args) > 1 || (len(args) == 1) == (file != "") {
 		return "", usage(c, "mesh join wants the token: as its argument, - for standard input, or --token-file FILE")
 	}
 	var in io.Reader

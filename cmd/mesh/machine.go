@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,15 @@ import (
 
 // claimWire makes a test build claim an older wire version; empty in every other.
 var claimWire = ""
+
+// clockOff makes a test build believe a clock that is off by a duration; empty in every other.
+var clockOff = ""
+
+// clock is the machine's.
+func clock() time.Time {
+	off, _ := time.ParseDuration(clockOff)
+	return time.Now().Add(off)
+}
 
 // machine is the real machine, for an installation.
 func machine(i installation.Installation) func(appliance.MeshID, appliance.NodeName) (host.Machine, error) {
@@ -47,7 +57,7 @@ func (g *global) here(command string) (installation.Installation, installation.R
 }
 
 func newStart(g *global) *cobra.Command {
-	return &cobra.Command{Use: "start", Short: "Start the mesh's processes on this machine", Args: cobra.NoArgs,
+	return &cobra.Command{Use: "start", Short: "Start the mesh's processes on this machine", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, r, err := g.here("start")
 			if err != nil {
@@ -63,7 +73,7 @@ func newStart(g *global) *cobra.Command {
 }
 
 func newStop(g *global) *cobra.Command {
-	return &cobra.Command{Use: "stop", Short: "Stop the mesh's processes on this machine; modules go on", Args: cobra.NoArgs,
+	return &cobra.Command{Use: "stop", Short: "Stop the mesh's processes on this machine; modules go on", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, r, err := g.here("stop")
 			if err != nil {

@@ -43,6 +43,8 @@ func newRoot() *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// An output that cannot be given is refused before anything is asked or changed.
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return g.checkOutput(c) },
 	}
 	root.PersistentFlags().StringVar(&g.state, "state", "", "folder of the installation (default $MESH_STATE or /var/lib/mesh)")
 	root.PersistentFlags().StringVarP(&g.output, "output", "o", "table", "table or json")
@@ -57,5 +59,10 @@ func newRoot() *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(newServe(g), newAgent(g), newSupervise(), newHello(), newExitCodes())
+	for _, c := range append(root.Commands(), root) {
+		if c.HasSubCommands() && !c.Runnable() {
+			c.Args, c.RunE = cobra.ArbitraryArgs, group
+		}
+	}
 	return root
 }

@@ -19,7 +19,7 @@ import (
 func newModule(g *global) *cobra.Command {
 	c := &cobra.Command{Use: "module", Short: "Modules: register, assign, unassign, list, show"}
 	c.AddCommand(newModuleRegister(g), newModuleAssign(g), newModuleUnassign(g), newModuleList(g), newModuleShow(g),
-		&cobra.Command{Use: "schema", Short: "Print the JSON Schema of module.json", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		&cobra.Command{Use: "schema", Short: "Print the JSON Schema of module.json", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 			_, err := c.OutOrStdout().Write(manifest.Schema())
 			return err
 		}})
@@ -34,7 +34,8 @@ func newModuleRegister(g *global) *cobra.Command {
 				return err
 			}
 			if _, err := manifest.Parse(data); err != nil {
-				return err
+				return appliance.AsError(fmt.Errorf("register %s: its module.json breaks the schema:\n%w", args[0], err)).
+					WithHint("names and rules of every field are in the schema").WithNext("mesh module schema")
 			}
 			var done operators.Registered
 			if err := g.call(c, operators.ModuleRegister, operators.RegisterModule{Manifest: data}, &done); err != nil {
@@ -134,7 +135,7 @@ func newModuleUnassign(g *global) *cobra.Command {
 }
 
 func newModuleList(g *global) *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List modules and where they run", Args: cobra.NoArgs,
+	return &cobra.Command{Use: "list", Short: "List modules and where they run", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var modules []operators.Module
 			if err := g.call(c, operators.ModuleList, struct{}{}, &modules); err != nil {

@@ -9,21 +9,28 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance"
 )
+
+// checkOutput refuses an unknown --output.
+func (g *global) checkOutput(c *cobra.Command) error {
+	if g.output != "table" && g.output != "json" {
+		return usage(c, fmt.Sprintf("no output %s: table or json", appliance.Quote(g.output)))
+	}
+	return nil
+}
 
 // show prints v as JSON where asked for, else what table writes.
 func (g *global) show(c *cobra.Command, v any, table func(w io.Writer)) error {
-	switch g.output {
-	case "json":
+	if g.output == "json" {
 		e := json.NewEncoder(c.OutOrStdout())
 		e.SetEscapeHTML(false)
 		return e.Encode(v)
-	case "table":
-		t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
-		table(t)
-		return t.Flush()
 	}
-	return usage(c, fmt.Sprintf("no output %q: table or json", g.output))
+	t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+	table(t)
+	return t.Flush()
 }
 
 // row writes cells for a tabwriter; an empty cell becomes a dash, so that columns can be counted.

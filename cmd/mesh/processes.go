@@ -15,6 +15,7 @@ import (
 	"github.com/novox/mesh/appliance/agent"
 	"github.com/novox/mesh/appliance/bus"
 	"github.com/novox/mesh/appliance/downloads"
+	"github.com/novox/mesh/appliance/durable"
 	"github.com/novox/mesh/appliance/identity"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/pki"
@@ -26,7 +27,7 @@ import (
 func logger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
 
 func newServe(g *global) *cobra.Command {
-	return &cobra.Command{Use: "serve", Short: "The hub's process: broker, store, controller", Hidden: true, Args: cobra.NoArgs,
+	return &cobra.Command{Use: "serve", Short: "The hub's process: broker, store, controller", Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, err := g.install()
 			if err != nil {
@@ -51,7 +52,7 @@ func stayLean() {
 }
 
 func newAgent(g *global) *cobra.Command {
-	return &cobra.Command{Use: "agent", Short: "The node's process", Hidden: true, Args: cobra.NoArgs,
+	return &cobra.Command{Use: "agent", Short: "The node's process", Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, _, err := g.here("agent")
 			if err != nil {
@@ -95,7 +96,7 @@ func agentConfig(i installation.Installation) (agent.Config, error) {
 				User: wire.NodeUser(trust.Node), Key: keys.Bus, Logger: logger(), OnConnect: connected})
 		},
 		Become: func(ctx context.Context, to wire.Replace) error {
-			return become(ctx, i, to, func(path string) error {
+			return become(i, to, func(path string) error {
 				return downloads.Fetch(ctx, trust.Broker, pki.ClientTLS(authority, pki.DownloadsName(trust.Mesh), nil, pki.Clock(nil)), to, path)
 			})
 		},
@@ -108,21 +109,32 @@ func agentConfig(i installation.Installation) (agent.Config, error) {
 	return cfg, nil
 }
 
-// become turns this agent into another binary: fetched whole, the present one kept beside it, then executed in this process's place.
-func become(_ context.Context, i installation.Installation, to wire.Replace, fetch func(path string) error) error {
-	next := i.Binary() + ".next"
+// become turns this agent into another binary: fetched whole, the present one kept beside it, then executed in this process's place. It
+// returns nil where this process is that binary already, whatever it says it understands: so nothing is fetched for ever.
+func become(i installation.Installation, to wire.Replace, fetch func(path string) error) error {
+	if self, err := downloads.DigestOf("/proc/self/exe"); err != nil || self == to.Agent.Digest {
+		return err
+	}
+	next, kept := i.Binary()+".next", i.Previous()+".tmp"
 	if err := fetch(next); err != nil {
 		return err
 	}
-	if err := os.Remove(i.Previous()); err != nil && !os.IsNotExist(err) {
+	if err := os.Remove(kept); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	if err := os.Link(i.Binary(), i.Previous()); err != nil {
+	if err := os.Link(i.Binary(), kept); err != nil {
 		return fmt.Errorf("keep the present binary: %w", err)
+	}
+	if err := os.Rename(kept, i.Previous()); err != nil {
+		return err
 	}
 	if err := os.Rename(next, i.Binary()); err != nil {
 		return err
 	}
+	if err := durable.SyncFolder(filepath.Dir(i.Binary())); err != nil {
+		return err
+	}
 	slog.Info("becoming another binary", "digest", to.Agent.Digest)
-	return syscall.Exec(i.Binary(), []string{i.Binary(), "agent", "--state", i.Dir}, os.Environ())
+	err := syscall.Exec(i.Binary(), []string{i.Binary(), "agent", "--state", i.Dir}, os.Environ())
+	return errors.Join(fmt.Errorf("execute %s: %w", to.Agent.Digest.Short(), err), os.Rename(i.Previous(), i.Binary())) // what runs is what lies there
 }

@@ -14,7 +14,7 @@ import (
 func newStatus(g *global) *cobra.Command {
 	var wait bool
 	var timeout time.Duration
-	c := &cobra.Command{Use: "status", Short: "What runs where, and whether it is what was approved", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "status", Short: "What runs where, and whether it is what was approved", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if wait {
 				if err := g.wait(c, timeout, nil); err != nil {
@@ -86,7 +86,7 @@ func printStatus(w io.Writer, s operators.Status) {
 func newNode(g *global) *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "The machines of the mesh"}
 	c.AddCommand(
-		&cobra.Command{Use: "list", Short: "List nodes", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		&cobra.Command{Use: "list", Short: "List nodes", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 			var s operators.Status
 			if err := g.call(c, operators.StatusShow, struct{}{}, &s); err != nil {
 				return err
@@ -117,7 +117,7 @@ func newNode(g *global) *cobra.Command {
 
 func newOverlay(g *global) *cobra.Command {
 	c := &cobra.Command{Use: "overlay", Short: "The network between the machines"}
-	c.AddCommand(&cobra.Command{Use: "show", Short: "Show addresses, endpoints and handshakes", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+	c.AddCommand(&cobra.Command{Use: "show", Short: "Show addresses, endpoints and handshakes", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 		var o operators.Overlay
 		if err := g.call(c, operators.OverlayShow, struct{}{}, &o); err != nil {
 			return err
@@ -134,7 +134,7 @@ func newOverlay(g *global) *cobra.Command {
 
 func newAudit(g *global) *cobra.Command {
 	var limit int
-	c := &cobra.Command{Use: "audit", Short: "Who changed what", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+	c := &cobra.Command{Use: "audit", Short: "Who changed what", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 		var entries []operators.AuditEntry
 		if err := g.call(c, operators.AuditList, operators.ListAudit{Limit: limit}, &entries); err != nil {
 			return err

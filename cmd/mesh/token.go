@@ -20,7 +20,7 @@ func newToken(g *global) *cobra.Command {
 func newTokenCreate(g *global) *cobra.Command {
 	var ask operators.NewToken
 	var name string
-	c := &cobra.Command{Use: "create", Short: "Make a token and print the line that joins a machine", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "create", Short: "Make a token and print the line that joins a machine", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if name != "" {
 				if ask.Name, err = appliance.ParseName[appliance.NodeName]("node", name); err != nil {
@@ -46,7 +46,7 @@ func newTokenCreate(g *global) *cobra.Command {
 }
 
 func newTokenList(g *global) *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List tokens, never their secrets", Args: cobra.NoArgs,
+	return &cobra.Command{Use: "list", Short: "List tokens, never their secrets", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var tokens []operators.Token
 			if err := g.call(c, operators.TokenList, struct{}{}, &tokens); err != nil {
