@@ -106,5 +106,5 @@ func (i Installation) Log() string { return i.path("log") }
 
 // ProcessDir is the folder of the supervisor of one process.
 func (i Installation) ProcessDir(instance appliance.InstanceName, name string) string {
-	return i.path("run", "process", string(instance)+"-"+name)
+	return i.path("run", "process", string(instance)+"."+name)
 }
