@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -22,6 +23,9 @@ func (n Number) Compare(m Number) int {
 
 func (n Number) IsZero() bool   { return n == Number{} }
 func (n Number) String() string { return fmt.Sprintf("%d.%d", n.Epoch, n.Counter) }
+
+// Recordable says whether a record could hold the number: an epoch and a counter from 1 to 2^63-1.
+func (n Number) Recordable() bool { return n.Epoch-1 < math.MaxInt64 && n.Counter-1 < math.MaxInt64 }
 
 // ParseNumber reads "epoch.counter"; the empty string is the zero number.
 func ParseNumber(s string) (Number, error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +26,7 @@ type Config struct {
 	Machine  host.Machine
 	// Connect opens the bus and keeps it open; connected is called after each connection, also the later ones.
 	Connect func(ctx context.Context, connected func()) (*bus.Link, error)
-	// Become fetches the binary a version-0 declaration names and turns into it; it returns only an error.
+	// Become fetches the binary a version-0 declaration names and turns into it; nil means that this agent is that binary already.
 	Become  func(ctx context.Context, to wire.Replace) error
 	Carried []wire.CarriedPort // what carried parts bind on this machine; stated once at start. Empty on most nodes.
 	Beat    time.Duration      // between two alives; 0 means 20 s
@@ -42,10 +43,17 @@ type Agent struct {
 	declarations *latest
 	memberships  *latest
 	health       chan struct{}
+	refusals     chan refusal
+	held         document // the last accepted declaration; without an envelope it is only known by its number
 	members      *wire.Membership
 	member       document // the envelope of members
 	retry        time.Duration
+	due          time.Time // of the next try; zero: nothing waits for one
+	loose        bool      // the overlay is not what members say
+	owes         bool      // a report could not be kept
+	owed         *wire.Facts
 	warnings     []wire.Warning
+	warned       map[string]time.Time // by code
 	run          string
 
 	mu    sync.Mutex
@@ -65,14 +73,10 @@ func Run(ctx context.Context, cfg Config) error {
 	go a.outbox.run(ctx)
 	go a.heartbeat(ctx)
 	go a.connect(ctx)
-	for {
-		if err := a.step(ctx); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
+	for ctx.Err() == nil {
+		a.step(ctx)
 	}
+	return nil
 }
 
 func start(ctx context.Context, cfg Config) (*Agent, error) {
@@ -83,7 +87,8 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = 20 * time.Second
 	}
-	a := &Agent{cfg: cfg, state: s, declarations: newLatest(), memberships: newLatest(), health: make(chan struct{}, 1), run: appliance.NewRunID()}
+	a := &Agent{cfg: cfg, state: s, declarations: newLatest(), memberships: newLatest(), health: make(chan struct{}, 1),
+		refusals: make(chan refusal, 16), warned: map[string]time.Time{}, run: appliance.NewRunID()}
 	a.engine = &Engine{machine: cfg.Machine, state: s, overlay: a.overlay}
 	a.watch = newWatch(cfg.Machine, func() {
 		select {
@@ -92,139 +97,159 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 		}
 	})
 	a.outbox = &outbox{believes: cfg.Believes, key: cfg.Identity, send: a.send, log: cfg.Log, state: s, wake: make(chan struct{}, 1)}
+	a.hold()
 	a.snapshot()
 	return a, nil
+}
+
+// hold takes up the last accepted declaration. Where its bytes are lost, its number still holds against older ones, and the alive asks
+// for it again.
+func (a *Agent) hold() {
+	data, err := a.state.stored("declaration")
+	if err == nil && data != nil {
+		a.held, err = a.cfg.open(data, wire.KindDeclaration, string(a.cfg.Node))
+	}
+	if err != nil {
+		a.cfg.Log.Error("stored declaration", "err", err)
+	}
+	if about := a.state.applied.About; a.held.number.Compare(about.Number) < 0 {
+		a.held = document{number: about.Number, digest: about.Digest}
+	}
 }
 
 // resume brings back what this node was before it stopped, without asking anybody: the overlay first, then everything else.
 func (a *Agent) resume(ctx context.Context) {
 	if data, err := a.state.stored("membership"); err == nil && data != nil {
-		a.member, err = a.cfg.open(data, wire.KindMembership, wire.Everybody)
+		doc, err := a.cfg.open(data, wire.KindMembership, wire.Everybody)
+		var m wire.Membership
 		if err == nil {
-			err = a.takeMembers(ctx)
+			m, err = membership.Parse(doc.body)
 		}
 		if err != nil {
 			a.cfg.Log.Error("stored membership", "err", err)
+		} else {
+			a.member, a.members = doc, &m
+			a.setOverlay(ctx)
 		}
 	}
-	if doc, ok := a.stored(); ok {
-		a.apply(ctx, doc)
-	}
+	a.reapply(ctx)
 	if len(a.cfg.Carried) > 0 {
 		a.report(&wire.Facts{Carried: &a.cfg.Carried})
 	}
 }
 
-// stored gives the last accepted declaration.
-func (a *Agent) stored() (document, bool) {
-	data, err := a.state.stored("declaration")
-	if err != nil || data == nil {
-		return document{}, false
+// reapply makes the held declaration true once more.
+func (a *Agent) reapply(ctx context.Context) {
+	if a.held.envelope != nil {
+		a.apply(ctx, a.held)
 	}
-	doc, err := a.cfg.open(data, wire.KindDeclaration, string(a.cfg.Node))
-	if err != nil {
-		a.cfg.Log.Error("stored declaration", "err", err)
-		return document{}, false
-	}
-	return doc, true
 }
 
 // step waits for one thing and deals with it.
-func (a *Agent) step(ctx context.Context) error {
+func (a *Agent) step(ctx context.Context) {
 	var again <-chan time.Time
-	if a.retry > 0 {
-		again = time.After(a.retry + rand.N(a.retry/4+1))
+	if !a.due.IsZero() {
+		again = time.After(time.Until(a.due))
 	}
 	select {
 	case <-ctx.Done():
 	case <-a.memberships.wake:
-		if data := a.memberships.take(); data != nil {
-			a.hearMembership(ctx, data)
+		if doc, ok := a.memberships.take(); ok {
+			a.hearMembership(ctx, doc)
 		}
 	case <-a.declarations.wake:
-		if data := a.declarations.take(); data != nil {
-			a.hearDeclaration(ctx, data)
+		if doc, ok := a.declarations.take(); ok {
+			a.hearDeclaration(ctx, doc)
 		}
+	case r := <-a.refusals:
+		a.refuse(r.what, r.err)
 	case <-a.health:
 		a.report(nil)
 	case <-again:
-		if doc, ok := a.stored(); ok {
-			a.apply(ctx, doc)
-		}
+		a.tryAgain(ctx)
 	}
-	return nil
 }
 
-func (a *Agent) hearDeclaration(ctx context.Context, data []byte) {
-	doc, err := a.cfg.open(data, wire.KindDeclaration, string(a.cfg.Node))
-	if err != nil {
-		a.refuse("declaration", err)
+// tryAgain makes up for what did not succeed.
+func (a *Agent) tryAgain(ctx context.Context) {
+	a.due = time.Time{}
+	if a.loose {
+		a.setOverlay(ctx)
+	}
+	if !clean(a.state.applied.Outcomes) {
+		a.reapply(ctx)
+	}
+	if a.owes {
+		a.report(nil)
+	}
+}
+
+// again asks for a further try, not later than after d and a little.
+func (a *Agent) again(d time.Duration) {
+	if due := time.Now().Add(d + rand.N(d/4+1)); a.due.IsZero() || due.Before(a.due) {
+		a.due = due
+	}
+}
+
+func (a *Agent) hearDeclaration(ctx context.Context, doc document) {
+	if err := wire.Judge(a.held.number, a.held.digest, doc.number, doc.digest); err != nil {
+		a.refuse(wire.KindDeclaration, err)
 		return
 	}
-	have, known := a.stored()
-	if known {
-		if err := wire.Judge(have.number, have.digest, doc.number, doc.digest); err != nil {
-			a.refuse("declaration", err)
-			return
-		}
-	}
-	if known && doc.number == have.number && a.state.applied.About.Number == have.number {
+	if a.held.envelope != nil && doc.number == a.held.number && a.state.applied.About.Number == doc.number {
 		a.report(nil) // sent again: what the controller lacks is the account
 		return
 	}
-	if err := a.state.keep("declaration", data); err != nil { // the number is on disk before anything is applied
-		a.cfg.Log.Error("keep declaration", "err", err)
+	if err := a.state.keep("declaration", doc.envelope); err != nil { // the number is on disk before anything is applied
+		a.refuse(wire.KindDeclaration, err)
 		return
 	}
-	a.retry = 0
+	a.accept(wire.KindDeclaration)
+	a.held, a.retry = doc, 0
 	a.apply(ctx, doc)
 }
 
-func (a *Agent) hearMembership(ctx context.Context, data []byte) {
-	doc, err := a.cfg.open(data, wire.KindMembership, wire.Everybody)
-	if err != nil {
-		a.refuse("membership", err)
-		return
-	}
-	if err := wire.Judge(a.member.number, a.member.digest, doc.number, doc.digest); err != nil {
-		a.refuse("membership", err)
-		return
-	}
-	if a.members != nil && doc.number == a.member.number {
+func (a *Agent) hearMembership(ctx context.Context, doc document) {
+	err := wire.Judge(a.member.number, a.member.digest, doc.number, doc.digest)
+	if err == nil && a.members != nil && doc.number == a.member.number {
 		a.beat(ctx) // sent again by a controller that came back: it wants to know who is there
 		return
 	}
-	if err := a.state.keep("membership", data); err != nil {
-		a.cfg.Log.Error("keep membership", "err", err)
+	var m wire.Membership
+	if err == nil {
+		m, err = membership.Parse(doc.body)
+	}
+	if err == nil {
+		err = a.state.keep("membership", doc.envelope)
+	}
+	if err != nil {
+		a.refuse(wire.KindMembership, err)
 		return
 	}
-	a.member = doc
-	if err := a.takeMembers(ctx); err != nil {
-		a.refuse("membership", err)
-	}
+	a.accept(wire.KindMembership)
+	a.member, a.members = doc, &m
+	a.setOverlay(ctx)
 	a.snapshot()
-	if doc, ok := a.stored(); ok && !clean(a.state.applied.Outcomes) {
-		a.apply(ctx, doc) // what failed may have waited for a member
+	if !clean(a.state.applied.Outcomes) {
+		a.reapply(ctx) // what failed may have waited for a member
 	}
 }
 
-// takeMembers reads the membership and brings the overlay in line where it is declared.
-func (a *Agent) takeMembers(ctx context.Context) error {
-	var m wire.Membership
-	if err := wire.Decode(a.member.body, &m); err != nil {
-		return appliance.Errorf(appliance.Invalid, "read membership: %w", err)
+// setOverlay brings the overlay in line with the membership where it is declared. What fails is tried again.
+func (a *Agent) setOverlay(ctx context.Context) {
+	a.loose = false
+	if !slices.ContainsFunc(a.state.applied.Records, func(r Record) bool { return r.Resource.Kind == wire.Overlay }) {
+		return
 	}
-	a.members = &m
-	for _, r := range a.state.applied.Records {
-		if r.Resource.Kind == wire.Overlay {
-			want, err := a.overlay()
-			if err != nil {
-				return err
-			}
-			return a.cfg.Machine.Overlay.Set(ctx, want)
-		}
+	want, err := a.overlay()
+	if err == nil {
+		err = a.cfg.Machine.Overlay.Set(ctx, want)
 	}
-	return nil
+	if err != nil {
+		a.cfg.Log.Error("set overlay", "membership", a.member.number, "err", err)
+		a.loose = true
+		a.again(5 * time.Second)
+	}
 }
 
 func (a *Agent) overlay() (host.OverlayState, error) {
@@ -240,6 +265,10 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 	if ctx.Err() != nil {
 		return
 	}
+	if doc.version == 0 && err == nil {
+		a.retry = 0
+		return // there is nothing to account for: the next alive says what this binary understands, and is answered with the real one
+	}
 	if err != nil {
 		a.cfg.Log.Error("apply declaration", "number", doc.number, "err", err)
 		outcomes = append(outcomes, wire.Outcome{ID: "declaration", Status: wire.Refused, Step: "read", Error: err.Error()})
@@ -253,6 +282,7 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 		a.retry = 0
 	} else {
 		a.retry = min(max(time.Second, 2*a.retry), 5*time.Minute)
+		a.again(a.retry)
 	}
 	if !same {
 		a.report(nil)
@@ -284,8 +314,9 @@ func sameAccount(a, b []wire.Outcome) bool {
 	return errors.Join(err1, err2) == nil && string(x) == string(y)
 }
 
-// report puts the present account into the outbox, with facts where given.
+// report puts the present account into the outbox, with facts where given. What cannot be kept now is said later.
 func (a *Agent) report(facts *wire.Facts) {
+	facts = mergeFacts(a.owed, facts)
 	if a.state.applied.About.Digest == "" && facts == nil {
 		return // nothing to account for yet: that would be a heartbeat
 	}
@@ -296,16 +327,42 @@ func (a *Agent) report(facts *wire.Facts) {
 	}
 	if err := a.outbox.add(r); err != nil {
 		a.cfg.Log.Error("keep report", "err", err)
+		a.owes, a.owed = true, facts
+		a.again(5 * time.Second)
+		return
 	}
+	a.owes, a.owed = false, nil
 }
 
+// refusal is a document that was not accepted, from whoever opened it to the loop.
+type refusal struct {
+	what wire.Kind
+	err  error
+}
+
+// sayAgain is how long a kind of refusal stands before it is reported once more: who can send rubbish shall not make the node busy.
+const sayAgain = time.Minute
+
 // refuse says that a document was not accepted. Nothing changed; the next report carries the warning.
-func (a *Agent) refuse(what string, err error) {
+func (a *Agent) refuse(what wire.Kind, err error) {
 	if appliance.IsReason(err, wire.Superseded) {
-		a.cfg.Log.Debug("superseded", "what", what, "err", err)
+		a.cfg.Log.Info("refused", "what", what, "err", err)
 		return
 	}
 	a.cfg.Log.Error("refused", "what", what, "err", err)
-	a.warnings = []wire.Warning{{Code: what + "-refused", Severity: "error", Text: err.Error(), Remedy: "if nobody tampered with the bus, push once more"}}
+	code := string(what) + "-refused"
+	if time.Since(a.warned[code]) < sayAgain {
+		return
+	}
+	a.accept(what)
+	a.warned[code] = time.Now()
+	a.warnings = append(a.warnings, wire.Warning{Code: code, Severity: "error", Text: err.Error(), Remedy: "if nobody tampered with the bus, push once more"})
 	a.report(nil)
+}
+
+// accept ends the warning about refused documents of the kind.
+func (a *Agent) accept(what wire.Kind) {
+	code := string(what) + "-refused"
+	delete(a.warned, code)
+	a.warnings = slices.DeleteFunc(slices.Clone(a.warnings), func(w wire.Warning) bool { return w.Code == code })
 }

@@ -38,11 +38,18 @@ func (a *Agent) connect(ctx context.Context) {
 
 func (a *Agent) verified(kind wire.Kind, to string, into *latest) func([]byte) {
 	return func(data []byte) {
-		if _, err := a.cfg.open(data, kind, to); err != nil {
-			a.cfg.Log.Error("refused", "what", kind, "err", err)
+		doc, err := a.cfg.open(data, kind, to)
+		if err == nil {
+			err = into.put(doc)
+		}
+		if err == nil {
 			return
 		}
-		into.put(data)
+		select {
+		case a.refusals <- refusal{kind, err}:
+		default:
+			a.cfg.Log.Error("refused", "what", kind, "err", err)
+		}
 	}
 }
 
@@ -74,6 +81,9 @@ func (a *Agent) linked() *bus.Link {
 // snapshot takes what an alive says from the loop's state.
 func (a *Agent) snapshot() {
 	about := a.state.applied.About
+	if a.held.envelope == nil {
+		about.Digest = "" // its bytes are lost here: they are needed again
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.alive = wire.Alive{Number: about.Number, Digest: about.Digest, Membership: a.member.number, Run: a.run,

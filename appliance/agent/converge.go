@@ -14,6 +14,7 @@ type Record struct {
 	Undo     json.RawMessage `json:"undo,omitempty"` // from the first touch, never replaced
 	Carried  bool            `json:"carried,omitempty"`
 	Declared bool            `json:"declared,omitempty"`
+	Owes     string          `json:"owes,omitempty"` // what the process still has to do since something it watches changed: restart, reload
 	Kept     bool            `json:"kept,omitempty"` // left its declaration; data that stays by rule
 }
 
@@ -74,25 +75,33 @@ func blocked(r wire.Resource, done map[string]wire.Status) string {
 	return ""
 }
 
-// actions gives what processes have to do because a resource they watch changed: process id -> restart or reload.
-// A process that was itself started in this pass needs nothing.
-func actions(desired []wire.Resource, done map[string]wire.Status) map[string]string {
+// watchers gives the processes that have to do something when a resource changes: process id -> restart or reload.
+func watchers(desired []wire.Resource, changed string) map[string]string {
 	out := map[string]string{}
 	for _, r := range desired {
-		if r.Kind != wire.Process || done[r.ID] != wire.Unchanged {
-			continue
-		}
 		var spec wire.ProcessSpec
-		if json.Unmarshal(r.Spec, &spec) != nil {
+		if r.Kind != wire.Process || json.Unmarshal(r.Spec, &spec) != nil {
 			continue
 		}
-		for id, action := range spec.OnChange {
-			if done[id] == wire.Applied && action != "none" && out[r.ID] != "restart" {
-				out[r.ID] = action
-			}
+		if action := spec.OnChange[changed]; action != "" && action != "none" {
+			out[r.ID] = action
 		}
 	}
 	return out
+}
+
+// waits says whether something that a process watches failed in this pass.
+func waits(process wire.Resource, done map[string]wire.Status) bool {
+	var spec wire.ProcessSpec
+	if json.Unmarshal(process.Spec, &spec) != nil {
+		return false
+	}
+	for id := range spec.OnChange {
+		if s, ok := done[id]; ok && s != wire.Unchanged && s != wire.Applied {
+			return true
+		}
+	}
+	return false
 }
 
 // keptData lists the data that no declaration names any more.

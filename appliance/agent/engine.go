@@ -69,20 +69,20 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 			note(wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Failed, Step: "wait", Error: "depends on " + id + ", which did not come about"})
 			continue
 		}
-		o, err := e.make(ctx, r, carried)
+		o, err := e.make(ctx, r, desired, carried)
 		if err != nil {
 			return nil, err
 		}
 		note(o)
 	}
-	for id, action := range actions(desired, done) {
-		e.act(ctx, desired, id, action, outcomes)
+	for i := range outcomes {
+		e.act(ctx, desired, &outcomes[i], done)
 	}
 	return outcomes, nil
 }
 
 // make brings one resource about.
-func (e *Engine) make(ctx context.Context, r wire.Resource, carried bool) (wire.Outcome, error) {
+func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resource, carried bool) (wire.Outcome, error) {
 	o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Unchanged}
 	fail := func(step string, err error) wire.Outcome {
 		o.Status, o.Step, o.Error = wire.Failed, step, err.Error()
@@ -110,7 +110,7 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, carried bool) (wire.
 			return fail("look before", err), nil
 		}
 	}
-	if err := e.begin(r, undo, carried); err != nil {
+	if err := e.begin(r, undo, carried, !seen.Matches && e.owe(desired, r.ID)); err != nil {
 		return o, err
 	}
 	if err := effector.Do(ctx, r); err != nil {
@@ -118,13 +118,24 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, carried bool) (wire.
 	}
 	if !seen.Matches {
 		o.Status = wire.Applied
+		e.state.record(r.ID).Owes = "" // just started, it has taken up everything
 	}
 	return o, nil
 }
 
+// owe notes that processes have something to do once the resource has changed; it says whether that was news.
+func (e *Engine) owe(desired []wire.Resource, changed string) (news bool) {
+	for id, action := range watchers(desired, changed) {
+		if p := e.state.record(id); p != nil && p.Owes != action && p.Owes != "restart" {
+			p.Owes, news = action, true
+		}
+	}
+	return news
+}
+
 // begin records that r is about to be made. At the first touch it is on disk, with what was there before, or nothing is done: a killed
-// agent would not know what it had begun, and take its own work for the machine's.
-func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried bool) error {
+// agent would not know what it had begun, and take its own work for the machine's. So is what processes owe because of it.
+func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried, owing bool) error {
 	rec := e.state.record(r.ID)
 	first := rec == nil
 	if first {
@@ -134,7 +145,7 @@ func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried bool) erro
 	rec.Resource, rec.Kept = r, false
 	rec.Carried = rec.Carried || carried
 	rec.Declared = rec.Declared || !carried
-	if !first {
+	if !first && !owing {
 		return nil
 	}
 	return e.state.saveApplied()
@@ -142,12 +153,22 @@ func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried bool) erro
 
 // remove takes away what left the declaration, last made first.
 func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(wire.Outcome)) {
+	var stuck []wire.Resource
 	for _, rec := range removals(e.state.applied.Records, desired) {
+		if ctx.Err() != nil {
+			return
+		}
 		r := rec.Resource
 		o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Removed}
 		effector, err := e.effector(r.Kind)
 		if err != nil {
 			o.Status, o.Step, o.Error = wire.Refused, "choose", err.Error()
+			note(o)
+			continue
+		}
+		if i := slices.IndexFunc(stuck, func(s wire.Resource) bool { return slices.Contains(s.After, r.ID) }); i >= 0 {
+			o.Status, o.Step, o.Error = wire.Failed, "wait", stuck[i].ID+" depends on it, and is not removed yet"
+			stuck = append(stuck, r)
 			note(o)
 			continue
 		}
@@ -158,6 +179,7 @@ func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(
 		switch {
 		case err != nil:
 			o.Status, o.Step, o.Error = wire.Failed, "undo", err.Error()
+			stuck = append(stuck, r)
 			note(o)
 			continue
 		case kept:
@@ -176,15 +198,21 @@ func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(
 	}
 }
 
-// act has a process take up what changed beneath it. A failure is the process's.
-func (e *Engine) act(ctx context.Context, desired []wire.Resource, id, action string, outcomes []wire.Outcome) {
-	i := slices.IndexFunc(desired, func(r wire.Resource) bool { return r.ID == id })
-	j := slices.IndexFunc(outcomes, func(o wire.Outcome) bool { return o.ID == id })
-	if err := e.machine.Processes.Act(ctx, desired[i], action); err != nil {
-		outcomes[j].Status, outcomes[j].Step, outcomes[j].Error = wire.Failed, action, err.Error()
+// act has a process take up what changed beneath it, unless what it watches did not come about. A failure is the process's, and what
+// it owes stays owed.
+func (e *Engine) act(ctx context.Context, desired []wire.Resource, o *wire.Outcome, done map[string]wire.Status) {
+	rec := e.state.record(o.ID)
+	i := slices.IndexFunc(desired, func(r wire.Resource) bool { return r.ID == o.ID })
+	if i < 0 || rec == nil || rec.Owes == "" || o.Status != wire.Unchanged || waits(desired[i], done) {
 		return
 	}
-	outcomes[j].Status, outcomes[j].Step = wire.Applied, action
+	o.Step = rec.Owes
+	if err := e.machine.Processes.Act(ctx, desired[i], rec.Owes); err != nil {
+		o.Status, o.Error = wire.Failed, err.Error()
+		o.Log, _ = e.machine.Processes.Log(ctx, desired[i], logLines)
+		return
+	}
+	o.Status, rec.Owes = wire.Applied, ""
 }
 
 func (e *Engine) effector(kind wire.ResourceKind) (host.Effector, error) {

@@ -35,35 +35,41 @@ func (b Believes) open(data []byte, kind wire.Kind, to string) (document, error)
 		return document{}, appliance.Errorf(appliance.Denied, "open %s: it comes from mesh %s, this node is in %s", kind, appliance.Quote(string(h.Mesh)), b.Mesh)
 	case h.To != to:
 		return document{}, appliance.Errorf(appliance.Denied, "open %s: it is addressed to %s, not to %s", kind, appliance.Quote(h.To), to)
-	case h.Version > wire.Version:
+	case h.Version < 0 || h.Version > wire.Version:
 		return document{}, appliance.Errorf(appliance.Invalid, "open %s: wire version %d, this agent reads %d", kind, h.Version, wire.Version)
 	}
 	return document{envelope: data, number: h.Number(), digest: h.Digest, version: h.Version, body: body}, nil
 }
 
-// latest holds the newest document of a kind until the loop takes it. An older one is overtaken, never queued.
+// latest holds the newest document of a kind until the loop takes it. A newer one overtakes it; an older one never does, however late it
+// is played.
 type latest struct {
 	mu   sync.Mutex
-	data []byte
+	doc  document
 	wake chan struct{}
 }
 
 func newLatest() *latest { return &latest{wake: make(chan struct{}, 1)} }
 
-func (l *latest) put(data []byte) {
+func (l *latest) put(doc document) error {
 	l.mu.Lock()
-	l.data = data
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if l.doc.envelope != nil {
+		if err := wire.Judge(l.doc.number, l.doc.digest, doc.number, doc.digest); err != nil {
+			return err
+		}
+	}
+	l.doc = doc
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
+	return nil
 }
 
-func (l *latest) take() []byte {
+func (l *latest) take() (doc document, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	data := l.data
-	l.data = nil
-	return data
+	doc, l.doc = l.doc, document{}
+	return doc, doc.envelope != nil
 }

@@ -23,17 +23,22 @@ type outbox struct {
 	wake  chan struct{}
 }
 
-// add puts a report on disk under the next sequence.
+// add puts a report on disk under the next sequence. After an error nothing of it is pending.
 func (o *outbox) add(r wire.Report) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	box := &o.state.outbox
-	if box.Report != nil {
-		r.Facts = mergeFacts(box.Report.Facts, r.Facts)
+	before := o.state.outbox
+	if before.Report != nil {
+		r.Facts = mergeFacts(before.Report.Facts, r.Facts)
 	}
-	box.Sequence++
-	box.Report = &r
+	r, err := fit(r)
+	if err != nil {
+		return err
+	}
+	o.state.outbox.Sequence++
+	o.state.outbox.Report = &r
 	if err := o.state.saveOutbox(); err != nil {
+		o.state.outbox = before // a sequence that is not on disk would be used again after a restart
 		return err
 	}
 	select {

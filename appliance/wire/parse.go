@@ -9,9 +9,10 @@ import (
 
 // Bounds of what a node may say in one message.
 const (
-	maxOutcomes = 10_000
-	maxLines    = 50
-	maxText     = 4096
+	MaxEntries = 10_000 // of each list
+	MaxLines   = 50     // of a log
+	MaxText    = 4096   // bytes of one text
+	maxCarried = 1000
 )
 
 // ParseReport reads and checks a report's body. One that carries neither an account nor a fact is a heartbeat and refused (NODE-6).
@@ -30,10 +31,15 @@ func ParseReport(body []byte) (Report, error) {
 		return refuse("an account of no declaration")
 	case r.About != nil && !r.About.Digest.Valid():
 		return refuse("the digest it is about is none")
-	case len(r.Outcomes) > maxOutcomes || len(r.Health) > maxOutcomes || len(r.Kept) > maxOutcomes || len(r.Warnings) > maxOutcomes:
+	case r.About != nil && !r.About.Number.Recordable():
+		return refuse("its number " + r.About.Number.String() + " is none that could have been issued")
+	case r.Facts != nil && r.Facts.Carried != nil && len(*r.Facts.Carried) > maxCarried:
+		return refuse("more than 1000 carried ports")
+	case len(r.Outcomes) > MaxEntries || len(r.Health) > MaxEntries || len(r.Kept) > MaxEntries || len(r.Warnings) > MaxEntries:
 		return refuse("more than 10000 entries")
 	}
 	states := []HealthState{Starting, Healthy, Unhealthy, Looping, Stopped}
+	severities := []string{"info", "warning", "error"}
 	statuses := []Status{Unchanged, Applied, Removed, StatusKept, Refused, Failed}
 	for _, o := range r.Outcomes {
 		if !slices.Contains(statuses, o.Status) || o.ID == "" || long(o.Log, o.ID, o.Step, o.Error, string(o.Instance)) {
@@ -46,8 +52,15 @@ func ParseReport(body []byte) (Report, error) {
 		}
 	}
 	for _, w := range r.Warnings {
-		if long(nil, w.Code, w.Severity, w.Text, w.Remedy) {
-			return refuse("warning " + appliance.Quote(w.Code) + " is too long")
+		if !slices.Contains(severities, w.Severity) || long(nil, w.Code, w.Text, w.Remedy) {
+			return refuse("warning " + appliance.Quote(w.Code) + " is not one, or too long")
+		}
+	}
+	if r.Facts != nil && r.Facts.Carried != nil {
+		for _, c := range *r.Facts.Carried {
+			if c.Port == 0 || c.Protocol != "tcp" && c.Protocol != "udp" || long(nil, c.Part) {
+				return refuse("carried port " + appliance.Quote(c.Part) + " is not one")
+			}
 		}
 	}
 	for _, k := range r.Kept {
@@ -59,7 +72,7 @@ func ParseReport(body []byte) (Report, error) {
 }
 
 func long(lines []string, texts ...string) bool {
-	return len(lines) > maxLines || slices.ContainsFunc(append(texts, lines...), func(s string) bool { return len(s) > maxText })
+	return len(lines) > MaxLines || slices.ContainsFunc(append(texts, lines...), func(s string) bool { return len(s) > MaxText })
 }
 
 // ParseAlive reads and checks an alive's body. Fields it does not know are passed over: a newer agent may say more.
