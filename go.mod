@@ -28,6 +28,7 @@ require (
 	github.com/jackc/puddle/v2 v2.2.3
 	golang.org/x/net v0.62.0
 	golang.org/x/text v0.44.0
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -46,6 +47,7 @@ require (
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
+	go.yaml.in/yaml/v2 v2.4.2 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	golang.zx2c4.com/wintun v0.0.0-20230126152724-0fa3db229ce2 // indirect
 )

@@ -32,7 +32,7 @@ func run(ctx context.Context, args []string) int {
 // global holds the flags every command has.
 type global struct {
 	state  string // folder of the installation
-	output string // table, json
+	output string // table, json, yaml
 }
 
 func newRoot() *cobra.Command {
@@ -47,7 +47,7 @@ func newRoot() *cobra.Command {
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return g.checkOutput(c) },
 	}
 	root.PersistentFlags().StringVar(&g.state, "state", "", "folder of the installation (default $MESH_STATE or /var/lib/mesh)")
-	root.PersistentFlags().StringVarP(&g.output, "output", "o", "table", "table or json")
+	root.PersistentFlags().StringVarP(&g.output, "output", "o", "table", "table, json or yaml")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err.Error()) })
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"}, &cobra.Group{ID: "mesh", Title: "In the mesh:"})
 	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g)} {

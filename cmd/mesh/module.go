@@ -27,7 +27,7 @@ func newModule(g *global) *cobra.Command {
 }
 
 func newModuleRegister(g *global) *cobra.Command {
-	return &cobra.Command{Use: "register NAME|FOLDER", Short: "Make a module known: a bundle by its name, or a folder with a module.json", Args: exactly(1, "a bundle's name or a folder"),
+	return &cobra.Command{Use: "register NAME|FOLDER", Short: "Make a module known: a bundle by its name, or a folder with a module.json", Args: exactly(1, "a bundle's name or a folder"), ValidArgsFunction: g.complete(false, bundleNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			data, err := readManifest(args[0])
 			if err != nil {
@@ -105,7 +105,7 @@ func (p pushFlags) after(g *global, c *cobra.Command, done operators.Recorded, n
 func newModuleAssign(g *global) *cobra.Command {
 	var as string
 	var p pushFlags
-	c := &cobra.Command{Use: "assign MODULE NODE", Short: "Record that a module runs on a node", Args: exactly(2, "a module and a node"),
+	c := &cobra.Command{Use: "assign MODULE NODE", Short: "Record that a module runs on a node", Args: exactly(2, "a module and a node"), ValidArgsFunction: g.complete(false, moduleNames, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			ask := operators.AssignModule{Module: appliance.ModuleName(args[0]), Node: appliance.NodeName(args[1]), As: appliance.InstanceName(as)}
 			var done operators.Recorded
@@ -121,7 +121,7 @@ func newModuleAssign(g *global) *cobra.Command {
 
 func newModuleUnassign(g *global) *cobra.Command {
 	var p pushFlags
-	c := &cobra.Command{Use: "unassign INSTANCE NODE", Short: "Record that an instance leaves a node; its data stays", Args: exactly(2, "an instance and a node"),
+	c := &cobra.Command{Use: "unassign INSTANCE NODE", Short: "Record that an instance leaves a node; its data stays", Args: exactly(2, "an instance and a node"), ValidArgsFunction: g.complete(false, instanceNames, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			ask := operators.UnassignModule{Instance: appliance.InstanceName(args[0]), Node: appliance.NodeName(args[1])}
 			var done operators.Recorded
@@ -155,7 +155,7 @@ func newModuleList(g *global) *cobra.Command {
 }
 
 func newModuleShow(g *global) *cobra.Command {
-	return &cobra.Command{Use: "show MODULE", Short: "Show one module and its instances", Args: exactly(1, "a module"),
+	return &cobra.Command{Use: "show MODULE", Short: "Show one module and its instances", Args: exactly(1, "a module"), ValidArgsFunction: g.complete(false, moduleNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			var m operators.Module
 			if err := g.call(c, operators.ModuleShow, operators.ShowModule{Module: appliance.ModuleName(args[0])}, &m); err != nil {

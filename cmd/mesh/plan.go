@@ -24,7 +24,7 @@ func scope(args []string, only string) operators.Scope {
 
 func newPlan(g *global) *cobra.Command {
 	var only string
-	c := &cobra.Command{Use: "plan [NODE…]", Short: "Show what a push would change; exit 1 when it would change something",
+	c := &cobra.Command{Use: "plan [NODE…]", Short: "Show what a push would change; exit 1 when it would change something", ValidArgsFunction: g.complete(true, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			var plan operators.Plan
 			if err := g.call(c, operators.PlanShow, scope(args, only), &plan); err != nil {
@@ -64,7 +64,7 @@ func newPush(g *global) *cobra.Command {
 	var only string
 	var wait bool
 	var timeout time.Duration
-	c := &cobra.Command{Use: "push [NODE…]", Short: "Approve what is recorded and send it",
+	c := &cobra.Command{Use: "push [NODE…]", Short: "Approve what is recorded and send it", ValidArgsFunction: g.complete(true, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error { return push(g, c, scope(args, only), wait, timeout) }}
 	c.Flags().StringVar(&only, "only", "", "only this module")
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the nodes are current, clean and healthy; exit 1 when one has failed")

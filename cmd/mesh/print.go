@@ -4,29 +4,38 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/novox/mesh/appliance"
 )
 
 // checkOutput refuses an unknown --output.
 func (g *global) checkOutput(c *cobra.Command) error {
-	if g.output != "table" && g.output != "json" {
-		return usage(c, fmt.Sprintf("no output %s: table or json", appliance.Quote(g.output)))
+	if !slices.Contains([]string{"table", "json", "yaml"}, g.output) {
+		return usage(c, fmt.Sprintf("no output %s: table, json or yaml", appliance.Quote(g.output)))
 	}
 	return nil
 }
 
-// show prints v as JSON where asked for, else what table writes.
+// show prints v as JSON or YAML where asked for, else what table writes.
 func (g *global) show(c *cobra.Command, v any, table func(w io.Writer)) error {
-	if g.output == "json" {
+	switch g.output {
+	case "json":
 		e := json.NewEncoder(c.OutOrStdout())
 		e.SetEscapeHTML(false)
 		return e.Encode(v)
+	case "yaml":
+		data, err := yaml.Marshal(v) // by way of JSON: the same names
+		if err == nil {
+			_, err = c.OutOrStdout().Write(data)
+		}
+		return err
 	}
 	t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 	table(t)

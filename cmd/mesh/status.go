@@ -98,7 +98,7 @@ func newNode(g *global) *cobra.Command {
 				}
 			})
 		}},
-		&cobra.Command{Use: "show NODE", Short: "Show one node", Args: exactly(1, "a node's name"), RunE: func(c *cobra.Command, args []string) error {
+		&cobra.Command{Use: "show NODE", Short: "Show one node", Args: exactly(1, "a node's name"), ValidArgsFunction: g.complete(false, nodeNames), RunE: func(c *cobra.Command, args []string) error {
 			var s operators.Status
 			if err := g.call(c, operators.StatusShow, struct{}{}, &s); err != nil {
 				return err

@@ -62,7 +62,7 @@ func newTokenList(g *global) *cobra.Command {
 }
 
 func newTokenRevoke(g *global) *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "Make a token good for nothing", Args: exactly(1, "the token's id"),
+	return &cobra.Command{Use: "revoke ID", Short: "Make a token good for nothing", Args: exactly(1, "the token's id"), ValidArgsFunction: g.complete(false, openTokens),
 		RunE: func(c *cobra.Command, args []string) error {
 			id := appliance.TokenID(args[0])
 			if !id.Valid() {
