@@ -61,8 +61,13 @@ func AsError(err error) *Error {
 	return &c
 }
 
-// KindOf is the kind of err, Internal when it has none.
-func KindOf(err error) Kind { return AsError(err).Kind }
+// KindOf is the kind of err, Internal when it has none; no error has no kind.
+func KindOf(err error) Kind {
+	if err == nil {
+		return ""
+	}
+	return AsError(err).Kind
+}
 
 // IsReason says whether err carries the reason.
 func IsReason(err error, reason Reason) bool {
