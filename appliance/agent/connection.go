@@ -90,15 +90,26 @@ func (a *Agent) snapshot() {
 		Machine: a.cfg.Machine.MachineID(), Capabilities: a.cfg.Machine.Capabilities()}
 }
 
+// heartbeat sends an alive at every beat, and one soon after the overlay's first handshake: until it is told, no path is known to lead here.
 func (a *Agent) heartbeat(ctx context.Context) {
 	tick := time.NewTicker(a.cfg.Beat)
 	defer tick.Stop()
+	pause := 100 * time.Millisecond
+	look := time.NewTimer(pause)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			a.beat(ctx)
+		case <-look.C:
+			if !a.handshake(ctx).IsZero() {
+				a.beat(ctx)
+				continue
+			}
+			pause = min(2*pause, a.cfg.Beat)
+			look.Reset(pause)
 		}
 	}
 }
