@@ -210,6 +210,7 @@ func (a *Agent) hearDeclaration(ctx context.Context, doc document) {
 }
 
 func (a *Agent) hearMembership(ctx context.Context, doc document) {
+	defer a.outbox.hurry() // who says it has raised the streams
 	err := wire.Judge(a.member.number, a.member.digest, doc.number, doc.digest)
 	if err == nil && a.members != nil && doc.number == a.member.number {
 		a.beat(ctx) // sent again by a controller that came back: it wants to know who is there

@@ -57,10 +57,7 @@ func (a *Agent) verified(kind wire.Kind, to string, into *latest) func([]byte) {
 func (a *Agent) connected(ctx context.Context) {
 	a.cfg.Machine.Overlay.Handshake()
 	a.beat(ctx)
-	select {
-	case a.outbox.wake <- struct{}{}:
-	default:
-	}
+	a.outbox.hurry()
 }
 
 // send publishes with acknowledgement.

@@ -41,10 +41,7 @@ func (o *outbox) add(r wire.Report) error {
 		o.state.outbox = before // a sequence that is not on disk would be used again after a restart
 		return err
 	}
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.hurry()
 	return nil
 }
 
@@ -86,9 +83,18 @@ func (o *outbox) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-o.wake:
+		case <-o.wake: // something is different now
+			pause = time.Second
 		case <-again:
 		}
+	}
+}
+
+// hurry tries at once what waits for its next try.
+func (o *outbox) hurry() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
 	}
 }
 
