@@ -2,17 +2,15 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/busauth"
-	"github.com/novox/mesh/appliance/membership"
 	"github.com/novox/mesh/appliance/render"
 	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/store"
@@ -90,7 +88,8 @@ type sent struct {
 	issued bool
 }
 
-// declare renders the approved plans of nodes (nil: of all) with today's facts, and sends where the digest changed (DEC-1).
+// declare renders the approved plans of nodes (nil: of all) with today's facts, and sends where the digest changed (DEC-1). A node for
+// which that fails stops no other; the errors come back together.
 func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) ([]sent, error) {
 	c.composing.Lock()
 	defer c.composing.Unlock()
@@ -106,6 +105,7 @@ func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) ([]s
 		nodes = slices.Sorted(maps.Keys(plans))
 	}
 	var out []sent
+	var failed []error
 	for _, id := range nodes {
 		plan, ok := plans[id]
 		if !ok {
@@ -113,11 +113,12 @@ func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) ([]s
 		}
 		s, err := c.issue(ctx, plan.Plan, facts)
 		if err != nil {
-			return out, fmt.Errorf("declare %s: %w", facts.Nodes[id].Name, err)
+			failed = append(failed, fmt.Errorf("declare %s: %w", facts.Nodes[id].Name, err))
+			continue
 		}
 		out = append(out, s)
 	}
-	return out, nil
+	return out, errors.Join(failed...)
 }
 
 // issue composes at the node's version, records the number, and publishes after that is on disk.
@@ -134,8 +135,19 @@ func (c *Controller) issue(ctx context.Context, plan resolve.Plan, facts render.
 		envelope, err = wire.Seal(h, body, c.cfg.Keys.Signing)
 		return envelope, err
 	})
-	if err != nil || !s.issued {
+	if err != nil {
 		return s, err
+	}
+	if !s.issued {
+		var known appliance.Number
+		if c.roster.with(plan.Node, func(n *member) { known = n.declared.Number }); known == s.number {
+			return s, nil
+		}
+		// Its recording came through although we were told otherwise: nobody has heard it yet.
+		if envelope, err = c.recordedEnvelope(ctx, plan.Node); err != nil {
+			return s, err
+		}
+		s.issued = true
 	}
 	c.roster.with(plan.Node, func(n *member) {
 		n.declared = store.Issued{Number: s.number, Digest: s.digest, Envelope: envelope}
@@ -145,11 +157,16 @@ func (c *Controller) issue(ctx context.Context, plan resolve.Plan, facts render.
 	return s, nil
 }
 
+func (c *Controller) recordedEnvelope(ctx context.Context, id appliance.NodeID) ([]byte, error) {
+	latest, err := c.cfg.Store.Latest(ctx)
+	return latest[id].Envelope, err
+}
+
 // body gives what a node is told: its rendered plan, or the one thing an older agent can do (UPG-3).
 func (c *Controller) body(plan resolve.Plan, facts render.Facts) (version int, body []byte, err error) {
-	understands := wire.Version
-	c.roster.with(plan.Node, func(n *member) { understands = n.capabilities.Wire })
-	if understands < wire.Oldest {
+	var understands wire.Capabilities
+	c.roster.with(plan.Node, func(n *member) { understands = n.capabilities })
+	if understands.Wire < wire.Oldest {
 		replace, err := c.cfg.Binary()
 		if err != nil {
 			return 0, nil, err
@@ -161,105 +178,12 @@ func (c *Controller) body(plan resolve.Plan, facts render.Facts) (version int, b
 	if err != nil {
 		return 0, nil, err
 	}
+	for _, r := range content.Resources {
+		if !slices.Contains(understands.Kinds, r.Kind) {
+			return 0, nil, appliance.Errorf(appliance.Conflict, "%s is of kind %s, which the node's agent (%s) does not say it carries out", r.ID, r.Kind, understands.Binary).
+				WithHint("assign it to another node")
+		}
+	}
 	body, _ = render.Bytes(content)
 	return content.Version, body, nil
-}
-
-// members is the membership last issued, and when the next may be.
-type members struct {
-	mu       sync.Mutex
-	number   appliance.Number
-	digest   appliance.Digest
-	envelope []byte
-	dirty    chan struct{}
-}
-
-func (m *members) load(ctx context.Context, s *store.Store) error {
-	latest, err := s.LatestMembership(ctx)
-	if err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.number, m.digest, m.envelope, m.dirty = latest.Number, latest.Digest, latest.Envelope, make(chan struct{}, 1)
-	return nil
-}
-
-// after gives the envelope where have is older.
-func (m *members) after(have appliance.Number) []byte {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if have.Compare(m.number) >= 0 {
-		return nil
-	}
-	return m.envelope
-}
-
-func (m *members) changed() {
-	select {
-	case m.dirty <- struct{}{}:
-	default:
-	}
-}
-
-// publishMembers issues a membership at once after a change; further changes within the second go together (NET-11).
-func (c *Controller) publishMembers(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.members.dirty:
-		}
-		if err := c.composeMembers(ctx); err != nil {
-			c.log.Error("compose membership", "err", err)
-			c.members.changed()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-// composeMembers issues a new membership where it differs from the last.
-func (c *Controller) composeMembers(ctx context.Context) error {
-	c.composing.Lock()
-	defer c.composing.Unlock()
-	nodes, err := c.cfg.Store.Nodes(ctx)
-	if err != nil {
-		return err
-	}
-	m := wire.Membership{Version: wire.Version, Range: c.mesh.Range, Port: c.mesh.OverlayPort, Broker: slices.Clone(c.mesh.Endpoints)}
-	for _, n := range nodes {
-		m.Members = append(m.Members, wire.Member{ID: n.ID, Name: n.Name, Address: n.Address, Key: n.Keys.Overlay, Endpoint: n.Endpoint, Hub: n.Hub})
-		if n.Hub && len(m.Broker) > 0 { // over the overlay after the public ones: an agent never depends on the tunnel it configures
-			if _, port, err := net.SplitHostPort(m.Broker[0]); err == nil {
-				m.Broker = append(m.Broker, net.JoinHostPort(n.Address.String(), port))
-			}
-		}
-	}
-	body, err := membership.Body(m)
-	if err != nil {
-		return err
-	}
-	c.members.mu.Lock()
-	same := c.members.digest == appliance.DigestOf(body)
-	c.members.mu.Unlock()
-	if same {
-		return nil
-	}
-	var envelope []byte
-	number, _, err := c.cfg.Store.IssueMembership(ctx, body, func(n appliance.Number) ([]byte, error) {
-		envelope, err = membership.Sign(c.mesh.ID, n, time.Now(), body, c.cfg.Keys.Signing)
-		return envelope, err
-	})
-	if err != nil {
-		return err
-	}
-	c.members.mu.Lock()
-	c.members.number, c.members.digest, c.members.envelope = number, appliance.DigestOf(body), envelope
-	c.members.mu.Unlock()
-	c.publish(wire.SubjectMembership, envelope)
-	return nil
 }

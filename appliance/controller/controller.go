@@ -40,19 +40,18 @@ type Controller struct {
 
 	roster  roster
 	members members
+	due     due
 	tokens  limits
+	turns   turns
 
 	composing sync.Mutex // one composition at a time: users, membership, declarations
 	seen      chan store.Seen
-	requests  chan struct{} // bounds the requests under way
 }
-
-// maxRequests bounds the operators' requests under way.
-const maxRequests = 8
 
 // Run is the controller's life once the store stands and the mesh is founded. It ends with ctx, or with an error that starting anew may mend.
 func Run(ctx context.Context, cfg Config) error {
-	c := &Controller{cfg: cfg, log: cfg.Log, seen: make(chan store.Seen, 4096), requests: make(chan struct{}, maxRequests)}
+	c := &Controller{cfg: cfg, log: cfg.Log, seen: make(chan store.Seen, 4096), turns: newTurns(), due: newDue()}
+	c.members.dirty = make(chan struct{}, 1)
 	if err := c.start(ctx); err != nil {
 		return err
 	}
@@ -65,6 +64,7 @@ func Run(ctx context.Context, cfg Config) error {
 	follow("rekeys", c.hearRekey)
 	g.Go(func() error { return c.recordSeen(ctx) })
 	g.Go(func() error { return c.publishMembers(ctx) })
+	g.Go(func() error { return c.catchUp(ctx) })
 	hear := func(subject string, handle func(context.Context, bus.Message)) error {
 		_, err := c.cfg.Link.Subscribe(subject, func(m bus.Message) { handle(ctx, m) })
 		return err
@@ -111,11 +111,16 @@ func (c *Controller) callOut() {
 }
 
 // settle makes up for what a kill may have left between an enrolment and its first declaration, or between a change and its sending.
+// A node whose declaration cannot be made keeps nobody else from theirs.
 func (c *Controller) settle(ctx context.Context) error {
 	if err := c.approveFirst(ctx); err != nil {
 		return err
 	}
 	_, err := c.declare(ctx, nil)
+	if err != nil && !store.IsUnavailable(err) {
+		c.log.Error("settle", "err", err)
+		return nil
+	}
 	return err
 }
 

@@ -92,23 +92,8 @@ func (c *Controller) admit(ctx context.Context, token appliance.TokenID, claimed
 		return nil, err
 	}
 	c.roster.add(done.Node, &member{name: done.Name, identity: claimed.Keys.Identity, capabilities: claim.Capabilities})
-	go c.welcome(context.WithoutCancel(ctx), done.Node)
+	c.due.add(done.Node)
 	return answer, nil
-}
-
-// welcome lets a recorded node in and tells it what it is. What fails here is made up for by settle, or by the node's first alive.
-func (c *Controller) welcome(ctx context.Context, id appliance.NodeID) {
-	if err := c.composeUsers(ctx); err != nil {
-		c.log.Error("compose bus users", "err", err)
-	}
-	c.members.changed()
-	err := c.approveFirst(ctx)
-	if err == nil {
-		_, err = c.declare(ctx, []appliance.NodeID{id})
-	}
-	if err != nil {
-		c.log.Error("first declaration", "node", id, "err", err)
-	}
 }
 
 // limits bounds what one token may ask: a spent token keeps its right to be told so, not to keep the mesh busy.
@@ -118,8 +103,8 @@ type limits struct {
 }
 
 const (
-	triesPerSecond = 5
-	triesAtOnce    = 50
+	triesPerSecond = 20
+	triesAtOnce    = 1000 // a few hundred machines at once, each with a hello and a claim
 	maxLimits      = 10_000
 )
 

@@ -59,7 +59,7 @@ func (c *Controller) hearRekey(_ context.Context, m bus.Message) bus.Verdict {
 }
 
 // hearAlive notes that a node is there, and sends again what its alive shows to be lacking. It waits for nothing.
-func (c *Controller) hearAlive(ctx context.Context, m bus.Message) {
+func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	id, h, body, err := c.said(m, 2, wire.KindAlive)
 	if err != nil {
 		c.log.Warn("alive refused", "subject", m.Subject, "err", err)
@@ -74,12 +74,15 @@ func (c *Controller) hearAlive(ctx context.Context, m bus.Message) {
 	var fresh, changed bool
 	var again []byte
 	c.roster.with(id, func(n *member) {
-		if fresh = n.runs.take(alive.Run, h.Sequence); !fresh {
+		if fresh = n.runs.take(alive.Run, h.Sequence, now); !fresh {
 			return
 		}
 		n.seen, n.handshake = now, alive.Handshake
 		changed = n.capabilities.Wire != alive.Capabilities.Wire
 		n.capabilities = alive.Capabilities
+		if n.declared.Digest == "" && now.Sub(n.resent) > 2*time.Second { // its first declaration failed
+			n.resent, changed = now, true
+		}
 		if n.declared.Digest != "" && n.declared.Digest != alive.Digest && now.Sub(n.resent) > 2*time.Second {
 			n.resent, again = now, n.declared.Envelope
 		}
@@ -92,11 +95,7 @@ func (c *Controller) hearAlive(ctx context.Context, m bus.Message) {
 	default: // the store is away and the queue full: the next alive says the same
 	}
 	if changed { // it understands something else now: compose for that
-		go func() {
-			if _, err := c.declare(ctx, []appliance.NodeID{id}); err != nil {
-				c.log.Error("declare after upgrade", "node", id, "err", err)
-			}
-		}()
+		c.due.add(id)
 	} else if again != nil {
 		c.publish(wire.DeclarationSubject(id), again)
 	}

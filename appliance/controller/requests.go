@@ -3,6 +3,8 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"regexp"
+	"runtime/debug"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -14,6 +16,8 @@ import (
 
 // requestWindow is how far an operator's clock may be from ours; the store keeps spent nonces longer than that.
 const requestWindow = 2 * time.Minute
+
+var nonceGrammar = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
 
 // asked is one verified request.
 type asked struct {
@@ -40,18 +44,22 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 
 // hearRequest verifies, carries out and answers an operator's request. Several may be under way; a caller that floods waits for its own.
 func (c *Controller) hearRequest(ctx context.Context, m bus.Message) {
-	select {
-	case c.requests <- struct{}{}:
-	case <-ctx.Done():
+	id := appliance.OperatorID(wire.Token(m.Subject, 2))
+	verb := operators.Verb(wire.Token(m.Subject, 3) + "." + wire.Token(m.Subject, 4))
+	if err := c.turns.enter(id); err != nil {
+		c.log.Warn("request refused", "operator", id, "verb", verb, "err", err)
+		c.answer(id, m.Header, nil, err)
 		return
 	}
 	go func() {
-		defer func() { <-c.requests }()
+		defer c.turns.leave(id)
+		if !c.turns.wait(ctx) {
+			return
+		}
+		defer c.turns.done()
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		id := appliance.OperatorID(wire.Token(m.Subject, 2))
-		verb := operators.Verb(wire.Token(m.Subject, 3) + "." + wire.Token(m.Subject, 4))
-		h, result, err := c.carryOut(ctx, id, verb, m.Data)
+		h, result, err := c.guarded(ctx, id, verb, m)
 		if err != nil {
 			c.log.Info("request refused", "operator", id, "verb", verb, "err", err)
 		}
@@ -61,20 +69,36 @@ func (c *Controller) hearRequest(ctx context.Context, m bus.Message) {
 	}()
 }
 
+// guarded keeps a panic in a verb from ending the hub.
+func (c *Controller) guarded(ctx context.Context, id appliance.OperatorID, verb operators.Verb, m bus.Message) (h wire.Header, result any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.log.Error("request panicked", "operator", id, "verb", verb, "panic", r, "stack", string(debug.Stack()))
+			h, result, err = m.Header, nil, appliance.Errorf(appliance.Internal, "carry out %s: it failed inside; the hub's log says where", verb)
+		}
+	}()
+	return c.carryOut(ctx, id, verb, m)
+}
+
 // carryOut gives the header once it is proven, and what the verb made of the request.
-func (c *Controller) carryOut(ctx context.Context, id appliance.OperatorID, verb operators.Verb, data []byte) (wire.Header, any, error) {
+func (c *Controller) carryOut(ctx context.Context, id appliance.OperatorID, verb operators.Verb, m bus.Message) (wire.Header, any, error) {
 	operator, err := c.cfg.Store.Operator(ctx, id)
+	if store.IsUnavailable(err) {
+		return m.Header, nil, err // whoever asks may know that
+	}
 	if err != nil {
 		return wire.Header{}, nil, err
 	}
-	h, body, err := wire.Open(data, wire.KindRequest, operator.Signing)
+	h, body, err := wire.Open(m.Data, wire.KindRequest, operator.Signing)
 	switch {
 	case err != nil:
 		return wire.Header{}, nil, err
 	case h.From != string(id) || h.Mesh != c.mesh.ID || h.To != string(c.mesh.ID):
 		return wire.Header{}, nil, appliance.Errorf(appliance.Denied, "hear request: signed from %s to %s, heard from %s", appliance.Quote(h.From), appliance.Quote(h.To), id)
-	case h.Nonce == "" || len(h.Nonce) > 64:
-		return h, nil, appliance.Errorf(appliance.Invalid, "hear request: a nonce of 1 to 64 characters makes it count once")
+	case !wire.OwnsInbox(wire.OperatorUser(id), h.Reply):
+		return h, nil, appliance.Errorf(appliance.Denied, "hear request: the answer would go to %s", appliance.Quote(h.Reply))
+	case !nonceGrammar.MatchString(h.Nonce):
+		return h, nil, appliance.Errorf(appliance.Invalid, "hear request: a nonce of 1 to 64 letters and digits makes it count once")
 	}
 	if off := time.Since(h.Time).Abs(); off > requestWindow {
 		return h, nil, appliance.Errorf(appliance.Denied, "hear request: signed at %s, here it is %s", h.Time.Format(time.RFC3339), time.Now().UTC().Format(time.RFC3339)).
@@ -97,24 +121,33 @@ func (c *Controller) carryOut(ctx context.Context, id appliance.OperatorID, verb
 // answer replies beneath the asker's own inbox, signed, under the request's nonce.
 func (c *Controller) answer(id appliance.OperatorID, asked wire.Header, result any, failed error) {
 	var a operators.Answer
+	if failed == nil {
+		a.Result, failed = wire.Encode(result)
+	}
+	var data []byte
+	if failed == nil {
+		data, failed = c.sealed(id, asked, a)
+	}
 	var err error
 	if failed != nil {
-		a.Error = appliance.AsError(failed)
-	} else if a.Result, err = wire.Encode(result); err != nil {
-		a.Error = appliance.AsError(err)
+		data, err = c.sealed(id, asked, operators.Answer{Error: appliance.AsError(failed)})
 	}
-	body, err := wire.Encode(a)
 	if err == nil {
-		h := c.header(wire.KindAnswer, string(id))
-		h.Nonce = asked.Nonce
-		var data []byte
-		if data, err = wire.Seal(h, body, c.cfg.Keys.Signing); err == nil {
-			err = c.cfg.Link.Answer(wire.OperatorUser(id), asked.Reply, data)
-		}
+		err = c.cfg.Link.Answer(wire.OperatorUser(id), asked.Reply, data)
 	}
 	if err != nil {
 		c.log.Warn("answer", "operator", id, "err", err)
 	}
+}
+
+func (c *Controller) sealed(id appliance.OperatorID, asked wire.Header, a operators.Answer) ([]byte, error) {
+	body, err := wire.Encode(a)
+	if err != nil {
+		return nil, err
+	}
+	h := c.header(wire.KindAnswer, string(id))
+	h.Nonce = asked.Nonce
+	return wire.Seal(h, body, c.cfg.Keys.Signing)
 }
 
 // read takes the arguments of a request.

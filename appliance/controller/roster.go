@@ -102,34 +102,31 @@ func (r *roster) behind(id appliance.NodeID, name appliance.NodeName) (err error
 // runs tells two machines under one key apart from one machine that restarted (NODE-6).
 type runs struct {
 	current string
-	last    uint64          // sequence within current
-	retired map[string]bool // runs that gave way to another; bounded
-	clone   bool
+	last    map[string]uint64 // highest sequence by run; bounded
+	back    time.Time         // when a run that had given way to another last spoke again; zero: never
 }
 
-// maxRetired bounds the runs remembered of one node.
-const maxRetired = 64
+// maxRuns bounds the runs remembered of one node.
+const maxRuns = 64
 
-// take judges an alive's run and sequence; false means that it was heard before. A run that comes back after it gave way to another
+// take judges an alive's run and sequence; false means that it was heard before. A run that speaks again after it gave way to another
 // is a second machine under the same key.
-func (r *runs) take(run string, sequence uint64) bool {
+func (r *runs) take(run string, sequence uint64, now time.Time) bool {
+	last, known := r.last[run]
 	switch {
-	case run == r.current:
-		if sequence <= r.last {
-			return false
-		}
-	case r.retired[run]:
-		r.clone = true
+	case known && sequence <= last:
 		return false
-	case r.current != "":
-		if r.retired == nil || len(r.retired) >= maxRetired {
-			r.retired = map[string]bool{}
-		}
-		r.retired[r.current] = true
+	case known && run != r.current:
+		r.back = now
+	case !known && (r.last == nil || len(r.last) >= maxRuns):
+		r.last = map[string]uint64{r.current: r.last[r.current]}
 	}
-	r.current, r.last = run, sequence
+	r.current, r.last[run] = run, sequence
 	return true
 }
+
+// clone says whether two machines speak under the key: it ends once only one has spoken for as long as a lost node is waited for.
+func (r *runs) clone(now time.Time) bool { return !r.back.IsZero() && now.Sub(r.back) < lostAfter }
 
 // add puts a node that was just recorded into the roster; one that is there stays.
 func (r *roster) add(id appliance.NodeID, m *member) {

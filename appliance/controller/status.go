@@ -36,7 +36,7 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 			if m.seen.After(n.LastSeen) {
 				n.LastSeen, n.Lost = m.seen, a.by.At.Sub(m.seen) > lostAfter
 			}
-			if n.Clone = m.runs.clone; n.Clone {
+			if n.Clone = m.runs.clone(a.by.At); n.Clone {
 				n.Warnings = append(n.Warnings, wire.Warning{Code: "clone", Severity: "error", Text: "two machines speak under this node's key",
 					Remedy: "stop one of them, then `mesh node replace " + string(s.Name) + "`"})
 			}
@@ -88,7 +88,7 @@ func (c *Controller) showOverlay(ctx context.Context, a asked) (any, error) {
 	for _, n := range nodes {
 		o := operators.OverlayNode{Name: n.Name, Address: n.Address, Hub: n.Hub, Endpoint: n.Endpoint, Path: "down"}
 		c.roster.with(n.ID, func(m *member) { o.Handshake = m.handshake })
-		if !o.Handshake.IsZero() && a.by.At.Sub(o.Handshake) < sessionLasts {
+		if n.Hub || !o.Handshake.IsZero() && a.by.At.Sub(o.Handshake) < sessionLasts {
 			o.Path = "direct"
 		}
 		out.Nodes = append(out.Nodes, o)

@@ -53,6 +53,7 @@ func (c *Controller) createToken(ctx context.Context, a asked) (any, error) {
 	}
 	if err := c.composeUsers(ctx); err != nil { // recorded all the same; usable at the next composition (BUS-4)
 		c.log.Error("compose bus users", "err", err)
+		c.due.add()
 	}
 	out := operators.CreatedToken{ID: made.ID, Expires: expires}
 	if out.Token, err = made.Encode(); err != nil {

@@ -147,8 +147,11 @@ func parse(rest []byte, kind Kind) (Header, []byte, error) {
 	return h, body, nil
 }
 
-// Decode reads one JSON value strictly: unknown fields and trailing bytes are errors.
+// Decode reads one JSON value strictly: unknown fields, a key twice and trailing bytes are errors.
 func Decode(data []byte, into any) error {
+	if err := unique(data); err != nil {
+		return err
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -158,6 +161,44 @@ func Decode(data []byte, into any) error {
 		return fmt.Errorf("bytes after the value")
 	}
 	return nil
+}
+
+// unique refuses a key that is twice in one object: two readers could each see another of the two.
+func unique(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	var open []map[string]bool // nil in an array
+	var key bool               // the next string is a key
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		within := len(open) - 1
+		switch v := token.(type) {
+		case json.Delim:
+			switch v {
+			case '{':
+				open, key = append(open, map[string]bool{}), true
+				continue
+			case '[':
+				open, key = append(open, nil), false
+				continue
+			}
+			open = open[:within]
+		case string:
+			if key {
+				if open[within][v] {
+					return fmt.Errorf("key %s is twice in one object", appliance.Quote(v))
+				}
+				open[within][v], key = true, false
+				continue
+			}
+		}
+		key = len(open) > 0 && open[len(open)-1] != nil
+	}
 }
 
 // Encode writes a value as the JSON that Decode reads: struct order, sorted maps, no HTML escapes, no newline.

@@ -81,8 +81,12 @@ func ParseAlive(body []byte) (Alive, error) {
 	if len(body) > 16<<10 {
 		return a, appliance.Errorf(appliance.Invalid, "read alive: %d bytes, at most %d", len(body), 16<<10)
 	}
-	if err := json.Unmarshal(body, &a); err != nil {
-		return a, appliance.Errorf(appliance.Invalid, "read alive: %w", err)
+	err := unique(body)
+	if err == nil {
+		err = json.Unmarshal(body, &a)
+	}
+	if err != nil {
+		return Alive{}, appliance.Errorf(appliance.Invalid, "read alive: %w", err)
 	}
 	c := a.Capabilities
 	if a.Run == "" || long(nil, a.Run, a.Machine, c.Binary, c.OS, c.Architecture, c.Distribution, c.Init, c.Runtime, c.State) || len(c.Kinds) > 100 ||
