@@ -107,6 +107,10 @@ func (o *Options) prepare() error {
 	if o.Ports.Overlay == 0 {
 		o.Ports.Overlay = defaultOverlay
 	}
+	if o.Ports.Broker == o.Ports.Downloads {
+		return appliance.Errorf(appliance.Invalid, "genesis: port %d is given to broker and downloads", o.Ports.Broker).
+			WithHint("each listens on a port of its own: --broker-port, --downloads-port")
+	}
 	if o.Node == "" {
 		o.Node = "hub"
 	}
@@ -142,7 +146,8 @@ func endpoint(s string, port uint16) (string, error) {
 		host, p = s, strconv.Itoa(int(port))
 	}
 	if n, err := strconv.ParseUint(p, 10, 16); err != nil || n == 0 || !hostname.MatchString(host) && !isAddress(host) {
-		return "", appliance.Errorf(appliance.Invalid, "genesis: endpoint %s is not HOST or HOST:PORT", appliance.Quote(s))
+		return "", appliance.Errorf(appliance.Invalid, "genesis: endpoint %s is not HOST or HOST:PORT", appliance.Quote(s)).
+			WithHint("an address or name of this machine that others reach; a port only where it is not the broker's")
 	}
 	return net.JoinHostPort(host, p), nil
 }

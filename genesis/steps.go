@@ -74,7 +74,7 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, s
 	steps := g.steps()
 	if already {
 		steps = nil
-		if g.settings, err = serve.ReadSettings(o.Install); err != nil {
+		if _, err := g.decided(ctx); err != nil {
 			return Result{}, err
 		}
 	}
@@ -103,7 +103,7 @@ func refuseForeign(o Options) error {
 		return err
 	case !r.Hub:
 		return appliance.Errorf(appliance.Conflict, "genesis: this machine is node %s of mesh %s (%s)", r.Name, r.MeshName, r.Mesh).
-			WithHint("a machine is in one mesh per state folder; a second one goes into another folder with --state").WithNext("mesh status")
+			WithHint("a machine is in one mesh per state folder; a second one goes into another folder with --state").WithNext("mesh genesis --state FOLDER …")
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func at(dir, from string) (Installation, error) {
 	case info.Mode()&os.ModeSymlink != 0:
 		return Installation{}, appliance.Errorf(appliance.Invalid, "find installation: %s is a symbolic link", dir).WithHint("name the folder it points to")
 	case !info.IsDir():
-		return Installation{}, appliance.Errorf(appliance.Invalid, "find installation: %s is not a folder", dir)
+		return Installation{}, appliance.Errorf(appliance.Invalid, "find installation: %s is not a folder", dir).WithHint("name the folder of an installation, or one that is to be made")
 	}
 	return Installation{Dir: dir}, nil
 }

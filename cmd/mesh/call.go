@@ -19,7 +19,7 @@ import (
 
 const (
 	callWithin = 30 * time.Second // one request, the connection included
-	dialWithin = 10 * time.Second // the connection
+	dialWithin = 5 * time.Second  // the connection
 	saidAfter  = time.Second      // how long it may take before that is said
 )
 
@@ -34,6 +34,10 @@ func (g *global) credential() (operators.Credential, error) {
 	c, err := operators.ReadCredential(i.Operator())
 	switch {
 	case os.IsNotExist(err):
+		if r, err := i.Read(); err == nil && !r.Hub {
+			return c, appliance.Errorf(appliance.NotFound, "no operator's credential on node %s", r.Name).
+				WithHint("commands to mesh " + r.MeshName + " are given on its hub, as root")
+		}
 		return c, appliance.Errorf(appliance.NotFound, "no operator's credential in %s", i.Dir).
 			WithHint("mesh commands are given on the hub, as root; genesis makes the first operator there").WithNext("mesh genesis --name NAME --endpoint HOST")
 	case os.IsPermission(err):

@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,12 +30,10 @@ func newJoin(g *global) *cobra.Command {
 			if o.Token, err = readToken(c, args, file); err != nil {
 				return err
 			}
-			if name == "" {
-				host, _ := os.Hostname()
-				name = strings.ToLower(strings.Split(host, ".")[0])
-			}
-			if o.Name, err = appliance.ParseName[appliance.NodeName]("node", name); err != nil {
-				return appliance.AsError(err).WithNext("mesh join … --name NAME")
+			if name != "" {
+				if o.Name, err = appliance.ParseName[appliance.NodeName]("node", name); err != nil {
+					return err
+				}
 			}
 			if err := probe.Root("join"); err != nil {
 				return err
@@ -89,7 +86,7 @@ func readToken(c *cobra.Command, args []string, file string) (string, error) {
 	case file != "":
 		f, err := os.Open(file)
 		if err != nil {
-			return "", appliance.Errorf(appliance.Invalid, "read token: %w", err)
+			return "", appliance.Errorf(appliance.Invalid, "read token: %w", err).WithHint("--token-file names a file with the token in it")
 		}
 		defer f.Close()
 		in = f

@@ -34,7 +34,7 @@ func newModuleRegister(g *global) *cobra.Command {
 				return err
 			}
 			if _, err := manifest.Parse(data); err != nil {
-				return appliance.AsError(fmt.Errorf("register %s: its module.json breaks the schema:\n%w", args[0], err)).
+				return appliance.Errorf(appliance.KindOf(err), "register %s: its module.json breaks the schema:\n  %s", args[0], strings.ReplaceAll(err.Error(), "\n", "\n  ")).
 					WithHint("names and rules of every field are in the schema").WithNext("mesh module schema")
 			}
 			var done operators.Registered
@@ -89,11 +89,16 @@ func (p *pushFlags) add(c *cobra.Command) {
 	c.Flags().DurationVar(&p.timeout, "timeout", 2*time.Minute, "how long to wait")
 }
 
-// after ends a recording command: with a push where asked for, else with the next command (DEC-2).
-func (p pushFlags) after(g *global, c *cobra.Command, done operators.Recorded, node appliance.NodeName, what string) error {
+// check comes before anything is recorded.
+func (p pushFlags) check(c *cobra.Command) error {
 	if p.wait && !p.push {
 		return usage(c, "--wait goes with --push")
 	}
+	return nil
+}
+
+// after ends a recording command: with a push where asked for, else with the next command (DEC-2).
+func (p pushFlags) after(g *global, c *cobra.Command, done operators.Recorded, node appliance.NodeName, what string) error {
 	if !p.push {
 		return g.show(c, done, func(w io.Writer) {
 			fmt.Fprintf(w, "%s; not pushed yet\nnext: mesh plan %s\n      mesh push %s\n", what, node, node)
@@ -107,6 +112,9 @@ func newModuleAssign(g *global) *cobra.Command {
 	var p pushFlags
 	c := &cobra.Command{Use: "assign MODULE NODE", Short: "Record that a module runs on a node", Args: exactly(2, "a module and a node"), ValidArgsFunction: g.complete(false, moduleNames, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := p.check(c); err != nil {
+				return err
+			}
 			ask := operators.AssignModule{Module: appliance.ModuleName(args[0]), Node: appliance.NodeName(args[1]), As: appliance.InstanceName(as)}
 			var done operators.Recorded
 			if err := g.call(c, operators.ModuleAssign, ask, &done); err != nil {
@@ -123,6 +131,9 @@ func newModuleUnassign(g *global) *cobra.Command {
 	var p pushFlags
 	c := &cobra.Command{Use: "unassign INSTANCE NODE", Short: "Record that an instance leaves a node; its data stays", Args: exactly(2, "an instance and a node"), ValidArgsFunction: g.complete(false, instanceNames, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := p.check(c); err != nil {
+				return err
+			}
 			ask := operators.UnassignModule{Instance: appliance.InstanceName(args[0]), Node: appliance.NodeName(args[1])}
 			var done operators.Recorded
 			if err := g.call(c, operators.ModuleUnassign, ask, &done); err != nil {

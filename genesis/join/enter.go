@@ -37,10 +37,10 @@ func (j *joining) enter(ctx context.Context) (enrol.Admission, error) {
 		switch {
 		case err == nil:
 			return a, nil
-		case ctx.Err() != nil:
-			return a, appliance.Errorf(appliance.Unavailable, "join: %w", err).
-				WithHint("the hub is reached and its controller does not answer; look at `mesh status` there, then run the same command again")
-		case !enrol.Passing(err):
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return a, appliance.Errorf(appliance.Unavailable, "join: no answer from the hub's controller within %s", j.Timeout).
+				WithHint("the broker is there; is the hub's store? Look there, then run the same command again").WithNext("mesh status   (on the hub)")
+		case ctx.Err() != nil || !enrol.Passing(err):
 			return a, err
 		}
 		j.tell("waiting: " + err.Error())
@@ -74,11 +74,12 @@ func (j *joining) reach(ctx context.Context) (*bus.Link, error) {
 			continue
 		}
 		tls := pki.PinnedTLS(j.token.Authority, pki.BrokerName(j.token.Mesh), pki.Clock(nil))
+		begun := time.Now()
 		link, err := bus.Connect(ctx, bus.Options{Endpoints: []string{address}, TLS: tls, User: wire.TokenUser(j.token.ID), Key: key, Logger: j.Log})
 		if err != nil {
 			return nil, err
 		}
-		if err := admitted(ctx, link, address); err != nil {
+		if err := admitted(ctx, link, address, begun); err != nil {
 			link.Close()
 			all = append(all, err)
 			continue
@@ -89,8 +90,8 @@ func (j *joining) reach(ctx context.Context) (*bus.Link, error) {
 }
 
 // admitted waits until the broker takes us, or until what it says instead can be believed.
-func admitted(ctx context.Context, link *bus.Link, address string) error {
-	for begun := time.Now(); ; {
+func admitted(ctx context.Context, link *bus.Link, address string, begun time.Time) error {
+	for {
 		s := link.Status()
 		if s.Connected {
 			return nil
@@ -125,6 +126,7 @@ func dial(ctx context.Context, address string) error {
 
 // explain makes a refusal out of what the connection came to.
 func explain(address, said string) error {
+	said = strings.TrimPrefix(said, "nats: tls error: ")
 	switch {
 	case strings.Contains(said, "does not contain the pinned authority"), strings.Contains(said, "of another authority"), strings.Contains(said, "calls itself"):
 		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it is not the hub that made this token: %s", address, said).WithReason(enrol.Pin).
@@ -181,12 +183,13 @@ func (j *joining) claim(ctx context.Context, link *bus.Link, keys identity.NodeK
 	if err != nil {
 		return enrol.Admission{}, err
 	}
-	if err := durable.WriteFile(j.claimedFile(), []byte(string(j.token.ID)+"\n"), 0o600); err != nil {
-		return enrol.Admission{}, err
-	}
 	j.tell("claiming the name " + string(j.Name))
 	data, err = j.ask(ctx, link, func(reply string) ([]byte, error) {
-		return enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: machine.Capabilities()}, reply, j.Now())
+		claim, err := enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: machine.Capabilities()}, reply, j.Now())
+		if err == nil {
+			err = durable.WriteFile(j.claimedFile(), []byte(string(j.token.ID)+"\n"), 0o600)
+		}
+		return claim, err
 	})
 	if err != nil {
 		return enrol.Admission{}, err
@@ -200,8 +203,15 @@ const askWithin = 10 * time.Second
 func (j *joining) ask(ctx context.Context, link *bus.Link, make func(reply string) ([]byte, error)) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	data, err := link.Request(ctx, wire.EnrolSubject(j.token.ID), make)
-	if err != nil {
+	var unmade error
+	data, err := link.Request(ctx, wire.EnrolSubject(j.token.ID), func(reply string) (question []byte, err error) {
+		question, unmade = make(reply)
+		return question, unmade
+	})
+	switch {
+	case unmade != nil:
+		return nil, unmade
+	case err != nil:
 		return nil, fmt.Errorf("ask the hub: %w", err)
 	}
 	return data, nil

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -27,7 +28,7 @@ import (
 type Options struct {
 	Install installation.Installation
 	Token   string
-	Name    appliance.NodeName
+	Name    appliance.NodeName // empty: this machine's host name, unless it is a node already
 	Labels  map[string]string
 	Log     *slog.Logger
 	Timeout time.Duration    // for reaching the hub and being answered; 0: one minute
@@ -77,6 +78,9 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, t
 	case appliance.KindOf(err) != appliance.NotFound:
 		return Result{}, err
 	}
+	if err := j.named(); err != nil {
+		return Result{}, err
+	}
 	if err := j.probe(); err != nil {
 		return Result{}, err
 	}
@@ -102,12 +106,26 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, t
 func (j *joining) again(ctx context.Context, r installation.Record) (Result, error) {
 	if r.Mesh != j.token.Mesh {
 		return Result{}, appliance.Errorf(appliance.Conflict, "join: this machine is node %s of mesh %s (%s)", r.Name, r.MeshName, r.Mesh).
-			WithHint("a machine is in one mesh per state folder; join another mesh with --state and another folder").WithNext("mesh status")
+			WithHint("a machine is in one mesh per state folder; join another mesh with --state and another folder").WithNext("mesh join TOKEN --state FOLDER")
 	}
 	if j.Name != "" && j.Name != r.Name {
-		return Result{}, appliance.Errorf(appliance.Conflict, "join: this machine is node %s already, not %s", r.Name, j.Name)
+		return Result{}, appliance.Errorf(appliance.Conflict, "join: this machine is node %s already, not %s", r.Name, j.Name).
+			WithHint("a node keeps its name; the same line without --name, or with this one, sees to it that it runs").WithNext("mesh start")
 	}
 	return j.finish(ctx, r, true)
+}
+
+// named takes the host name where none is given.
+func (j *joining) named() (err error) {
+	if j.Name != "" {
+		return nil
+	}
+	host, _ := os.Hostname()
+	host, _, _ = strings.Cut(strings.ToLower(host), ".")
+	if j.Name, err = appliance.ParseName[appliance.NodeName]("node", host); err != nil {
+		return appliance.AsError(err).WithHint("this machine's host name is no name in a mesh; give one").WithNext("mesh join TOKEN --name NAME")
+	}
+	return nil
 }
 
 func (j *joining) probe() error {
