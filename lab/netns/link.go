@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -63,6 +64,9 @@ func connect(switchPid, hostPid int, p plug) error {
 				LinkAttrs: netlink.LinkAttrs{Name: portName(p.host, p.link), MasterIndex: bridge.Attrs().Index},
 				PeerName:  p.name, PeerNamespace: netlink.NsFd(ns),
 			}
+			if err := removeLink(sw, pair.Name); err != nil {
+				return err
+			}
 			if err := sw.LinkAdd(pair); err != nil {
 				return err
 			}
@@ -85,6 +89,22 @@ func connect(switchPid, hostPid int, p plug) error {
 		return fmt.Errorf("connect %s at %s: %w", p.name, p.addr, err)
 	}
 	return nil
+}
+
+// removeLink removes what a host's last run may have left: the kernel takes down the namespace of the dead in its own time.
+func removeLink(h *netlink.Handle, name string) error {
+	left, err := h.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil
+	}
+	if err == nil {
+		err = h.LinkDel(left)
+	}
+	if _, still := h.LinkByName(name); errors.As(still, &none) {
+		return nil // it went by itself meanwhile
+	}
+	return err
 }
 
 func raiseLoopback(pid int) error {
