@@ -15,10 +15,11 @@ var (
 	One   = netns.Bed{Name: "one", Hosts: []netns.HostSpec{host("hub")}}
 	Pair  = netns.Bed{Name: "pair", Hosts: []netns.HostSpec{host("hub"), host("n1")}}
 	Three = netns.Bed{Name: "three", Hosts: []netns.HostSpec{host("hub"), host("n1"), host("n2")}}
+	Five  = netns.Bed{Name: "five", Hosts: []netns.HostSpec{host("hub"), host("n1"), host("n2"), host("n3"), host("n4")}}
 )
 
 // All lists every bed in the order shown to people.
-var All = []netns.Bed{One, Pair, Three}
+var All = []netns.Bed{One, Pair, Three, Five}
 
 // Named finds a bed by its name.
 func Named(name string) (netns.Bed, bool) {

@@ -18,8 +18,8 @@ const (
 	probePort    = "7000"
 )
 
-// probe is the program that hosts are probed with: `greet` answers every connection with a line, `dial ADDRESS` wants
-// that line.
+// probe is the program that hosts are probed with: `greet` answers every connection with a line and every datagram with itself,
+// `dial ADDRESS` wants that line, `get URL` prints a page, `fetch URL` and `ping ADDRESS` ask without a pause until their input ends.
 func probe(args []string) int {
 	var err error
 	switch args[0] {
@@ -27,9 +27,15 @@ func probe(args []string) int {
 		err = greet()
 	case "dial":
 		err = dial(args[1])
+	case "get":
+		err = get(args[1])
+	case "fetch":
+		err = fetch(args[1])
+	case "ping":
+		err = ping(args[1])
 	}
-	fmt.Fprintln(os.Stderr, err)
 	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
@@ -40,6 +46,11 @@ func greet() error {
 	if err != nil {
 		return err
 	}
+	packets, err := net.ListenPacket("udp4", ":"+probePort)
+	if err != nil {
+		return err
+	}
+	go echo(packets)
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
