@@ -136,7 +136,7 @@ func killedAfterSpending(t *testing.T, hub, host *netns.Host) {
 		if err := host.Kill(join, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // one step
+		<-time.After(time.Millisecond) // one step
 	}
 	if isNode(host) {
 		t.Fatal("the joiner has read its answer: the steps are too long")
