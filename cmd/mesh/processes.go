@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -89,15 +90,17 @@ func agentConfig(i installation.Installation) (agent.Config, error) {
 	if err != nil {
 		return agent.Config{}, err
 	}
+	believes := agent.Believes{Mesh: trust.Mesh, Node: trust.Node, Signing: trust.Signing}
+	clock := pki.Clock(func() time.Time { return believes.LastSigned(i.Node()) })
 	cfg := agent.Config{
-		Believes: agent.Believes{Mesh: trust.Mesh, Node: trust.Node, Signing: trust.Signing}, Identity: keys.Identity, Dir: i.Node(), Machine: m, Log: logger(),
+		Believes: believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, Log: logger(),
 		Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
-			return bus.Connect(ctx, bus.Options{Endpoints: trust.Broker, TLS: pki.ClientTLS(authority, pki.BrokerName(trust.Mesh), nil, pki.Clock(nil)),
+			return bus.Connect(ctx, bus.Options{Endpoints: trust.Broker, TLS: pki.ClientTLS(authority, pki.BrokerName(trust.Mesh), nil, clock),
 				User: wire.NodeUser(trust.Node), Key: keys.Bus, Logger: logger(), OnConnect: connected})
 		},
 		Become: func(ctx context.Context, to wire.Replace) error {
 			return become(i, to, func(path string) error {
-				return downloads.Fetch(ctx, trust.Broker, pki.ClientTLS(authority, pki.DownloadsName(trust.Mesh), nil, pki.Clock(nil)), to, path)
+				return downloads.Fetch(ctx, trust.Broker, pki.ClientTLS(authority, pki.DownloadsName(trust.Mesh), nil, clock), to, path)
 			})
 		},
 	}
