@@ -155,7 +155,7 @@ func endpoint(s string, port uint16) (string, error) {
 func isAddress(s string) bool { _, err := netip.ParseAddr(s); return err == nil }
 
 // probes refuse by name before anything is changed (GEN-4).
-func (g *genesis) probes(context.Context) error {
+func (g *genesis) probes(ctx context.Context) error {
 	o := g.options
 	if err := probe.TUN(); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (g *genesis) probes(context.Context) error {
 		return err
 	}
 	if o.StoreFile != "" {
-		if _, err := serve.ReadDSN(o.StoreFile); err != nil {
+		if err := serve.ReachStore(ctx, o.StoreFile); err != nil {
 			return err
 		}
 	}

@@ -90,6 +90,9 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, s
 			tell(Event{Step: "wait until the hub is current", State: Waiting, Text: waiting})
 		})
 	}}}, tell)
+	if err != nil {
+		err = appliance.AsError(err).WithHint("the hub goes on trying; its processes' logs say what stands against it").WithNext(s.Logs())
+	}
 	return Result{Settings: g.settings, Credential: credential, Already: already}, err
 }
 

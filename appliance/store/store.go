@@ -4,11 +4,14 @@ package store
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/novox/mesh/appliance"
 )
 
 // Limits that keep one store small and no question endless; the server allows 20 connections.
@@ -36,6 +39,25 @@ func CheckDSN(dsn string) error {
 		return badDSN(err)
 	}
 	return nil
+}
+
+// Reach tries a DSN once, where it leads over the network: there it means the same for whoever has it, while a socket of this machine
+// asks who is calling.
+func Reach(ctx context.Context, dsn string) error {
+	parsed, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return badDSN(err)
+	}
+	if strings.HasPrefix(parsed.Host, "/") {
+		return nil
+	}
+	parsed.ConnectTimeout = connectTimeout
+	c, err := pgx.ConnectConfig(ctx, parsed)
+	if err != nil {
+		return appliance.Errorf(appliance.Unavailable, "reach the store: %w", err). // pgx strikes out the password
+												WithHint("the server must run, let this machine in, and have user and database")
+	}
+	return c.Close(ctx)
 }
 
 // Open connects and brings the schema up to this binary's. An unreachable server is an error of kind Unavailable.

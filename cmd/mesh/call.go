@@ -101,7 +101,8 @@ func settle(ctx context.Context, cl *client.Client, nodes []appliance.NodeName, 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited until the time was up; not so yet: %s: %w", said, ctx.Err())
+			return appliance.Errorf(appliance.NotReady, "waited until the time was up; not so yet: %s: %w", said, ctx.Err()).
+				WithHint("the mesh goes on without this command; look again, or wait longer").WithNext("mesh status")
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

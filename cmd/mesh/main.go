@@ -4,11 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/novox/mesh/appliance"
 )
 
 // version is set by the build (-ldflags -X).
@@ -24,6 +27,9 @@ func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	if err := root.ExecuteContext(ctx); err != nil {
+		if ctx.Err() != nil && !errors.Is(err, answerNo) {
+			err = appliance.Errorf(appliance.Internal, "interrupted").WithHint("the same command finishes what this one began")
+		}
 		return fail(os.Stderr, root, err)
 	}
 	return exitDone

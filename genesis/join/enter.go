@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"time"
@@ -51,10 +52,8 @@ func (j *joining) enter(ctx context.Context) (enrol.Admission, error) {
 	}
 }
 
-// dialWithin bounds one try of one address.
-const dialWithin = 5 * time.Second
-
 const (
+	dialWithin   = 5 * time.Second       // for something to accept a connection to an address, and for it to speak
 	answerWithin = 10 * time.Second      // for a broker to admit us, once something accepts connections
 	believeAfter = 2 * time.Second       // what is refused for this long stays refused: a new token may be composed in a moment
 	lookEvery    = 20 * time.Millisecond // at how the link is
@@ -113,7 +112,7 @@ func dial(ctx context.Context, address string) error {
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err == nil {
-		return c.Close()
+		return speaks(ctx, address, c)
 	}
 	var lookup *net.DNSError
 	if errors.As(err, &lookup) {
@@ -122,6 +121,29 @@ func dial(ctx context.Context, address string) error {
 	}
 	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: %w", address, err).WithReason("address").
 		WithHint("is the hub running, is this its address, and does a firewall let the port through?").WithNext("mesh status   (on the hub)")
+}
+
+// speaks hears whether a broker is at the other end: it is the one that begins.
+func speaks(ctx context.Context, address string, c net.Conn) error {
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	const begins = "INFO "
+	said := make([]byte, len(begins))
+	n, err := io.ReadFull(c, said)
+	switch {
+	case err == nil && string(said) == begins:
+		return nil
+	case n > 0:
+		return notBroker(address, "it says "+appliance.Quote(string(said[:n])))
+	case ctx.Err() != nil:
+		return notBroker(address, "it says nothing")
+	}
+	return notBroker(address, "it hangs up")
+}
+
+func notBroker(address, said string) error {
+	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: something answers there, but not as a broker: %s", address, said).WithReason("port").
+		WithHint("compare address and port with the hub's").WithNext("mesh token create   (on the hub)")
 }
 
 // explain makes a refusal out of what the connection came to.
@@ -138,10 +160,9 @@ func explain(address, said string) error {
 		return appliance.Errorf(appliance.Denied, "reach the hub at %s: it knows no such token", address).WithReason(enrol.TokenUnknown).
 			WithHint("it ended more than seven days ago, or the hub's records were restored from before it was made").WithNext("mesh token create   (on the hub)")
 	case said == "":
-		said = "nothing is said within " + answerWithin.String()
+		said = "nothing within " + answerWithin.String()
 	}
-	return appliance.Errorf(appliance.Unavailable, "reach the hub at %s: something answers there, but not as a broker: %s", address, said).WithReason("port").
-		WithHint("compare address and port with the hub's").WithNext("mesh token create   (on the hub)")
+	return notBroker(address, said)
 }
 
 // mostTelling prefers what was refused by something that answered over what could not be reached.

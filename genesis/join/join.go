@@ -176,13 +176,13 @@ func (j *joining) finish(ctx context.Context, r installation.Record, already boo
 				said = time.Now()
 			}
 		} else if time.Since(said) > 2*time.Second {
-			j.tell("waiting for the first declaration; the agent's log: " + filepath.Join(j.Install.Run(), "agent", "log"))
+			j.tell("waiting for the first declaration; what the agent says: " + j.service.Logs())
 			said = time.Now()
 		}
 		select {
 		case <-ctx.Done():
 			return Result{}, appliance.Errorf(appliance.NotReady, "join: this machine is node %s, and its first declaration is not applied: %w", r.Name, ctx.Err()).
-				WithHint("the agent goes on trying; look at its log, then run the same command again").WithNext("mesh start")
+				WithHint("the agent goes on trying; its log says what stands against it").WithNext(j.service.Logs())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -70,6 +70,15 @@ func ReadDSN(path string) (string, error) {
 	return dsn, nil
 }
 
+// ReachStore refuses a store file whose server cannot be reached.
+func ReachStore(ctx context.Context, path string) error {
+	dsn, err := ReadDSN(path)
+	if err != nil {
+		return err
+	}
+	return store.Reach(ctx, dsn)
+}
+
 func unreadable(err error) error {
 	return appliance.Errorf(appliance.Invalid, "read store file: %w", err).WithHint("--store-file names a file with one line, the DSN of an existing PostgreSQL database")
 }

@@ -4,6 +4,7 @@ package services
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -19,6 +20,8 @@ type Services interface {
 	StopAgent(ctx context.Context) error
 	// Running says whether the agent runs.
 	Running(ctx context.Context) (bool, error)
+	// Logs is the command that shows what the mesh's processes said.
+	Logs() string
 	// Kind names the init: systemd, openrc, detached.
 	Kind() string
 }
@@ -38,6 +41,10 @@ func For(i installation.Installation) Services {
 type detached struct{ install installation.Installation }
 
 func (d detached) Kind() string { return "detached" }
+
+func (d detached) Logs() string {
+	return fmt.Sprintf("tail -n 30 %s %s", filepath.Join(d.dir(), "log"), filepath.Join(d.install.Run(), "process", "*", "log"))
+}
 
 func (d detached) dir() string { return filepath.Join(d.install.Run(), "agent") }
 

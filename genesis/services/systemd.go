@@ -28,6 +28,8 @@ func (s systemd) unit() string {
 	return "mesh-agent-" + appliance.DigestOf([]byte(s.install.Dir)).Short() + ".service"
 }
 
+func (s systemd) Logs() string { return "journalctl --unit 'mesh*' --lines 50" }
+
 // Unit is the text of the agent's unit. KillMode=process: what the agent brought up outlives it.
 func Unit(i installation.Installation) string {
 	return fmt.Sprintf(`[Unit]

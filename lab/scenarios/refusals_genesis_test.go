@@ -21,8 +21,8 @@ func TestGenesisRefused(t *testing.T) {
 	pid := hub.Pids(isGreeter)[0]
 	const later = "/usr/local/bin/mesh-of-2099"
 	testBuild(t, hub, later, "github.com/novox/mesh/appliance/pki.built", "2099-01-02T03:04:05Z")
-	for path, mode := range map[string]fs.FileMode{"/root/dsn-open": 0o644, "/root/dsn-two": 0o600, "/root/dsn-empty": 0o600, "/root/dsn-bad": 0o600} {
-		content := map[string]string{"/root/dsn-open": "postgres://u:geheim@db/mesh\n", "/root/dsn-two": "postgres://a/b\npostgres://c/d\n", "/root/dsn-bad": "postgres://u:geheim@db:port/mesh\n"}[path]
+	for path, mode := range map[string]fs.FileMode{"/root/dsn-open": 0o644, "/root/dsn-two": 0o600, "/root/dsn-empty": 0o600, "/root/dsn-bad": 0o600, "/root/dsn-away": 0o600} {
+		content := map[string]string{"/root/dsn-open": "postgres://u:" + secret + "@db/mesh\n", "/root/dsn-two": "postgres://a/b\npostgres://c/d\n", "/root/dsn-away": "postgres://u:" + secret + "@127.0.0.1:5999/mesh\n", "/root/dsn-bad": "postgres://u:" + secret + "@db:port/mesh\n"}[path]
 		if err := hub.Put(t.Context(), path, []byte(content), mode); err != nil {
 			t.Fatal(err)
 		}
@@ -51,6 +51,7 @@ func TestGenesisRefused(t *testing.T) {
 		"store file of two lines":   {genesis("--store-file", "/root/dsn-two"), 3, []string{"/root/dsn-two: it holds no single DSN"}, 0},
 		"empty store file":          {genesis("--store-file", "/root/dsn-empty"), 3, []string{"/root/dsn-empty: it holds no single DSN"}, 0},
 		"malformed DSN":             {genesis("--store-file", "/root/dsn-bad"), 3, []string{"/root/dsn-bad", "a DSN is postgres://USER@HOST:PORT/DATABASE"}, 0},
+		"store out of reach":        {genesis("--store-file", "/root/dsn-away"), 4, []string{"reach the store", "127.0.0.1:5999", "the server must run"}, 0},
 		"no PostgreSQL":             {genesis("--postgres-bin", "/root"), 3, []string{"PostgreSQL in /root", "--postgres-bin names the folder"}, 0},
 		"no endpoint":               {line("genesis", "--name", "home"), 3, []string{"no endpoint is given", "--endpoint HOST[:PORT]"}, 0},
 		"bad endpoint":              {line("genesis", "--name", "home", "--endpoint", "a host"), 3, []string{`endpoint "a host" is not HOST or HOST:PORT`}, 0},

@@ -25,6 +25,9 @@ type refusal struct {
 	within time.Duration // zero: three seconds
 }
 
+// secret is a password that a refused command was given.
+const secret = "geheim"
+
 // line is a command line of mesh.
 func line(args ...string) []string { return append([]string{beds.Binary}, args...) }
 
@@ -60,6 +63,9 @@ func refused(t *testing.T, host *netns.Host, r refusal) {
 	}
 	if !strings.Contains(said, "error: ") || !strings.Contains(said, "\nhint:  ") && !strings.Contains(said, "\nnext:  ") {
 		t.Error("names no error and way out")
+	}
+	if strings.Contains(said, secret) {
+		t.Error("says a secret")
 	}
 	for _, piece := range r.says {
 		if !strings.Contains(said, piece) {
