@@ -169,7 +169,7 @@ func TestTokenKeepsItsSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, shown := range []string{fmt.Sprint(token), fmt.Sprintf("%+v", token), fmt.Sprintf("%s", token)} {
+	for _, shown := range []string{fmt.Sprint(token), fmt.Sprintf("%+v", token), token.String()} {
 		if want := "token tabcdefghijklmno of mesh mabcdefghijklmno"; shown != want {
 			t.Errorf("shown as %s", shown)
 		}

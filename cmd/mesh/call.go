@@ -123,7 +123,7 @@ func (g *global) wait(c *cobra.Command, timeout time.Duration, nodes []appliance
 	err = settle(ctx, cl, nodes, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "waiting: "+text) })
 	if appliance.IsReason(err, notSettled) {
 		fail(c.ErrOrStderr(), c, err)
-		return answerNo
+		return errNo
 	}
 	return err
 }

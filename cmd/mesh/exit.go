@@ -39,8 +39,8 @@ func newExitCodes() *cobra.Command {
 		Run: func(c *cobra.Command, _ []string) { fmt.Fprint(c.OutOrStdout(), exitText) }}
 }
 
-// answerNo ends a command with 1 after it has said everything itself.
-var answerNo = errors.New("no")
+// errNo ends a command with 1 after it has said everything itself.
+var errNo = errors.New("no")
 
 // usageError is wrong use of a command.
 type usageError struct {
@@ -85,7 +85,7 @@ func group(c *cobra.Command, args []string) error {
 
 // fail tells the person what went wrong: error, hint, next command; and gives the exit code.
 func fail(w io.Writer, root *cobra.Command, err error) int {
-	if errors.Is(err, answerNo) {
+	if errors.Is(err, errNo) {
 		return exitNo
 	}
 	var wrong usageError

@@ -27,7 +27,7 @@ func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	if err := root.ExecuteContext(ctx); err != nil {
-		if ctx.Err() != nil && !errors.Is(err, answerNo) {
+		if ctx.Err() != nil && !errors.Is(err, errNo) {
 			err = appliance.Errorf(appliance.Internal, "interrupted").WithHint("the same command finishes what this one began")
 		}
 		return fail(os.Stderr, root, err)

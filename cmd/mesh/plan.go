@@ -34,7 +34,7 @@ func newPlan(g *global) *cobra.Command {
 				return err
 			}
 			if len(plan.Nodes) > 0 {
-				return answerNo
+				return errNo
 			}
 			return nil
 		}}
