@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 
 	"github.com/novox/mesh/appliance"
@@ -29,6 +30,9 @@ func save(dir string, parts []part) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("save keys: %w", err)
 	}
+	if err := sweep(dir); err != nil {
+		return fmt.Errorf("save keys: %w", err)
+	}
 	for _, p := range parts {
 		if _, err := os.Lstat(filepath.Join(dir, p.file)); err == nil {
 			continue
@@ -44,9 +48,32 @@ func save(dir string, parts []part) error {
 	return durable.SyncFolder(dir)
 }
 
+var unfinished = regexp.MustCompile(`^\.[a-z-]+\.key\.([0-9]+)\.[0-9]+$`)
+
+// sweep removes what create left of a process that was killed in it: a copy of a key that nothing else would remove.
+func sweep(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		m := unfinished.FindStringSubmatch(entry.Name())
+		if m == nil {
+			continue
+		}
+		if _, err := os.Stat("/proc/" + m[1]); err == nil {
+			continue // it is still at it
+		}
+		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
 // create puts a whole file under name, or nothing. Linking instead of renaming makes the first of two writers win.
 func create(dir, name string, text []byte) error {
-	f, err := os.CreateTemp(dir, "."+name+".") // 0600
+	f, err := os.CreateTemp(dir, fmt.Sprintf(".%s.%d.", name, os.Getpid())) // 0600
 	if err != nil {
 		return err
 	}

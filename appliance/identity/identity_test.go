@@ -120,6 +120,10 @@ func TestFirstKeysStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := files(t, dir)
+	half := filepath.Join(dir, ".tls.key.4194305.123") // of a process number that no kernel gives
+	if err := os.WriteFile(half, []byte("half a key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, lost := range []string{"tls.key", "bus.key"} { // the crash came before these
 		if err := os.Remove(filepath.Join(dir, lost)); err != nil {
 			t.Fatal(err)
@@ -127,6 +131,9 @@ func TestFirstKeysStay(t *testing.T) {
 	}
 	if err := second.Save(dir); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Lstat(half); !os.IsNotExist(err) {
+		t.Errorf("half a key is left: %v", err)
 	}
 	after := files(t, dir)
 	for name, text := range before {
