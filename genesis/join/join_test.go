@@ -1,0 +1,145 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/enrol"
+	"github.com/novox/mesh/appliance/installation"
+)
+
+// NODE-3: what a connection came to becomes the one thing that is wrong.
+func TestExplain(t *testing.T) {
+	for said, want := range map[string]appliance.Reason{
+		"nats: tls error: verify broker.m1: the presented chain does not contain the pinned authority; the server calls itself nothing": enrol.Pin,
+		"verify broker.m1: the certificate is of another authority":                                                                     enrol.Pin,
+		`verify broker.m1: the server calls itself "broker.m2"`:                                                                         enrol.Pin,
+		"verify broker.m1: the certificate holds from 2026-01-01 to 2036-01-01, and here it is 1970":                                    enrol.Clock,
+		"nats: Authorization Violation": enrol.TokenUnknown,
+		"EOF":                           "port",
+		"":                              "port",
+	} {
+		e := appliance.AsError(explain("h:1", said))
+		if e.Reason != want || e.Hint == "" || e.Next == "" || !strings.HasPrefix(e.Text, "reach the hub at h:1: ") || strings.Contains(e.Text, "nats:") {
+			t.Errorf("%q: %+v", said, e)
+		}
+	}
+}
+
+// NODE-3: of several addresses the one where somebody refused says more than those where nobody was.
+func TestMostTelling(t *testing.T) {
+	away, refused := notBroker("a:1", "it hangs up"), explain("b:1", "authorization violation")
+	if got := mostTelling([]error{away, refused}); got != refused {
+		t.Errorf("one refused: %v", got)
+	}
+	if got := mostTelling([]error{away}); got != away {
+		t.Errorf("one address: %v", got)
+	}
+	all := appliance.AsError(mostTelling([]error{away, notBroker("c:1", "it hangs up")}))
+	if all.Kind != appliance.Unavailable || all.Hint == "" || !strings.Contains(all.Text, "a:1") || !strings.Contains(all.Text, "c:1") {
+		t.Errorf("two addresses: %+v", all)
+	}
+}
+
+// NODE-3: something else at the address is told from a broker by what it says first, and silence ends.
+func TestSpeaks(t *testing.T) {
+	for name, c := range map[string]struct{ says, want string }{
+		"broker":       {"INFO {}\r\n", ""},
+		"ssh":          {"SSH-2.0-OpenSSH_9.2\r\n", `it says "SSH-2"`},
+		"short":        {"hi", `it says "hi"`},
+		"hangs up":     {"", "it hangs up"},
+		"says nothing": {"-", "it says nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if c.says == "-" {
+					io.Copy(io.Discard, conn) // until the other side has had enough
+				}
+				io.WriteString(conn, c.says)
+				conn.Close()
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			err = dial(ctx, l.Addr().String())
+			if (err == nil) != (c.want == "") || err != nil && (!strings.HasSuffix(err.Error(), c.want) || !appliance.IsReason(err, "port")) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// NODE-3: a failed join leaves nothing behind, but for keys that the mesh may have taken.
+func TestCleanUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		fresh, claimed bool
+		why            error
+		left           []string
+	}{
+		"before the claim":              {true, false, errors.New("x"), nil},
+		"claimed, and never enrolled":   {true, true, enrol.Refuse(enrol.NameTaken, "x"), nil},
+		"claimed, and unknown":          {true, true, errors.New("no answer"), []string{"lock", "node", "node/claimed", "node/keys", "run"}},
+		"folder was there":              {false, false, errors.New("x"), []string{"theirs"}},
+		"folder was there, and claimed": {false, true, errors.New("no answer"), []string{"lock", "node", "node/claimed", "node/keys", "run", "theirs"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := t.TempDir()
+			i := installation.Installation{Dir: filepath.Join(parent, "mesh")}
+			paths := []string{i.NodeKeys(), i.Run()}
+			for _, dir := range paths {
+				if err := os.MkdirAll(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			said := 0
+			j := &joining{Options: Options{Install: i}, fresh: c.fresh, tell: func(string) { said++ }}
+			files := []string{i.LockFile()}
+			if c.claimed {
+				files = append(files, j.claimedFile())
+			}
+			if !c.fresh {
+				files = append(files, filepath.Join(i.Dir, "theirs"))
+			}
+			for _, file := range files {
+				if err := os.WriteFile(file, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			j.cleanUp(c.why)
+			var left []string
+			filepath.WalkDir(i.Dir, func(path string, _ os.DirEntry, err error) error {
+				if rel, _ := filepath.Rel(i.Dir, path); err == nil && rel != "." {
+					left = append(left, rel)
+				}
+				return nil
+			})
+			if diff := cmp.Diff(c.left, left); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+			if _, err := os.Stat(i.Dir); os.IsNotExist(err) != (c.fresh && c.left == nil) {
+				t.Errorf("the state folder: %v", err)
+			}
+			if (said > 0) != (len(c.left) > 1) {
+				t.Errorf("said %d things", said)
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package services
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/novox/mesh/appliance/installation"
+)
+
+// GEN-8: what the agent brought up outlives its unit, which starts with the machine and is kept up; every installation has its own.
+func TestUnit(t *testing.T) {
+	here, there := installation.Installation{Dir: installation.Default}, installation.Installation{Dir: "/srv/mesh"}
+	text := Unit(there)
+	for _, line := range []string{"ExecStart=/srv/mesh/bin/mesh agent --state /srv/mesh", "KillMode=process", "Restart=always", "StartLimitIntervalSec=0", "WantedBy=multi-user.target"} {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("no line %s in\n%s", line, text)
+		}
+	}
+	if systemd.unit(systemd{here}) != "mesh-agent.service" || systemd.unit(systemd{there}) == "mesh-agent.service" {
+		t.Errorf("units %s and %s", systemd{here}.unit(), systemd{there}.unit())
+	}
+}
+
+// GEN-8
+func TestScript(t *testing.T) {
+	text := Script(installation.Installation{Dir: "/srv/mesh"})
+	for _, piece := range []string{"#!/sbin/openrc-run\n", "\t/srv/mesh/bin/mesh start --state /srv/mesh\n", "\t/srv/mesh/bin/mesh stop --state /srv/mesh\n"} {
+		if !strings.Contains(text, piece) {
+			t.Errorf("no %q in\n%s", piece, text)
+		}
+	}
+}
+
+// GEN-3: the installation runs a copy of this binary; the same bytes are left alone, others replaced as one.
+func TestInstallBinary(t *testing.T) {
+	i := installation.Installation{Dir: filepath.Join(t.TempDir(), "mesh")}
+	if err := InstallBinary(i); err != nil {
+		t.Fatal(err)
+	}
+	first, err := os.Stat(i.Binary())
+	if err != nil || first.Mode().Perm() != 0o755 {
+		t.Fatalf("%v, %v", first.Mode(), err)
+	}
+	if err := InstallBinary(i); err != nil {
+		t.Fatal(err)
+	}
+	if second, err := os.Stat(i.Binary()); err != nil || !os.SameFile(first, second) {
+		t.Errorf("the same bytes were replaced: %v", err)
+	}
+	if err := os.WriteFile(i.Binary(), []byte("another"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := InstallBinary(i); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := sum(self)
+	if got, err := sum(i.Binary()); err != nil || got != want {
+		t.Errorf("other bytes were left: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(i.Binary()), "*")); len(left) != 1 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// A folder is given away with everything in it, and nothing that a link in it leads to.
+func TestOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving files away needs root: run the tests as root, as .ci/run does")
+	}
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Own(dir, "nobody"); err != nil {
+		t.Fatal(err)
+	}
+	nobody := owner(t, filepath.Join(dir, "a", "b"))
+	if nobody == 0 || owner(t, dir) != nobody || owner(t, filepath.Join(dir, "link")) != nobody {
+		t.Errorf("owners %d, %d", nobody, owner(t, dir))
+	}
+	if owner(t, outside) != 0 {
+		t.Error("followed a link")
+	}
+	if err := Own(dir, "no-such-user"); err == nil {
+		t.Error("gave to nobody known")
+	}
+}
+
+func owner(t *testing.T, path string) uint32 {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t).Uid
+}
