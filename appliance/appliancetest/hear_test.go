@@ -63,6 +63,7 @@ func TestForgedReportsAndAlives(t *testing.T) {
 	n.Stop()
 	other.Stop()
 	m.Hub.Stop()
+	still(t, m)
 	l := n.Connect()
 	last := sequence(t, n)
 
@@ -244,13 +245,13 @@ func TestReportsAreJudged(t *testing.T) {
 			}
 			return ""
 		})
-		before, dead := records(t, m), len(m.DeadLetters())
+		before, dead := records(t, m, "node_alive"), len(m.DeadLetters())
 		for _, late := range []uint64{last + 1, last + 5, last + 9, last + 10} { // older, and the same again
 			send(late, account(t, m, n))
 		}
 		send(last+11, wire.Report{Version: 1, About: &wire.About{}}) // the marker behind them
 		m.Wait("all are heard", func() string { return count(len(m.DeadLetters())-dead, 1) })
-		sameRecords(t, "an older report", before, records(t, m))
+		sameRecords(t, "an older report", before, records(t, m, "node_alive"))
 	})
 	t.Run("never issued", func(t *testing.T) {
 		r := account(t, m, n)
@@ -266,12 +267,12 @@ func TestReportsAreJudged(t *testing.T) {
 			return fmt.Sprint(m.Node("n1").Warnings)
 		})
 		register(m, "two")
-		before := records(t, m)
+		before := records(t, m, "node_alive")
 		err := m.Call(operators.PlanPush, operators.Scope{}, nil)
 		if err == nil || !strings.Contains(err.Error(), "n1") || appliance.KindOf(err) != appliance.Conflict {
 			t.Errorf("push to a node that is ahead of the records: %v", err)
 		}
-		sameRecords(t, "a refused push", before, records(t, m))
+		sameRecords(t, "a refused push", before, records(t, m, "node_alive"))
 		if err := m.Call(operators.PlanPush, operators.Scope{Nodes: []appliance.NodeName{"n2"}}, nil); err != nil {
 			t.Errorf("one node's word stops another's push: %v", err)
 		}
@@ -354,6 +355,7 @@ func TestForgedClaims(t *testing.T) {
 	others["another token"] = must(m.Token(1).ClaimKey())(t)
 	user := wire.InboxPrefix(wire.TokenUser(token.ID)) + ".r.x"
 
+	still(t, m)
 	heard := func() int { return m.Log.Count("enrolment refused") + int(m.Bus().LetGo) }
 	play := func(forged []forgery) {
 		t.Helper()

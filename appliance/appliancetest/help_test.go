@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -58,6 +59,21 @@ func records(t *testing.T, m *appliancetest.Mesh, but ...string) map[string]stri
 		t.Fatalf("only %d tables", len(out))
 	}
 	return out
+}
+
+// still waits until what stopped agents have said last is recorded: a second without a change.
+func still(t *testing.T, m *appliancetest.Mesh) {
+	t.Helper()
+	last, since := records(t, m), time.Now()
+	m.Wait("the records are still", func() string {
+		if now := records(t, m); !maps.Equal(last, now) {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return "they changed a moment ago"
+		}
+		return ""
+	})
 }
 
 func sameRecords(t *testing.T, what string, before, after map[string]string) {

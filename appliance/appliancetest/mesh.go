@@ -201,8 +201,7 @@ func (m *Mesh) StartController() {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), within)
 	defer cancel()
-	m.link = must(bus.Connect(ctx, bus.Options{InProcess: m.Broker.InProcess(), User: wire.ControllerUser, Key: m.Keys.ControllerBus,
-		Logger: m.logger("controller"), Wait: true}))(m.t)
+	m.link = must(m.controllerLink(ctx))(m.t)
 	link := m.link
 	m.controller = run(m.t, func(ctx context.Context) error {
 		defer link.Close()
@@ -226,8 +225,19 @@ func (m *Mesh) StopController() {
 // Bus says how the controller's link is.
 func (m *Mesh) Bus() bus.Status { return m.link.Status() }
 
-// Link is the controller's own connection, for what only the broker's holder could play.
-func (m *Mesh) Link() *bus.Link { return m.link }
+// Impostor is another connection under the controller's bus user, until the test ends: what somebody could do who has its bus key alone.
+func (m *Mesh) Impostor() *bus.Link {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), within)
+	defer cancel()
+	link := must(m.controllerLink(ctx))(m.t)
+	m.t.Cleanup(link.Close)
+	return link
+}
+
+func (m *Mesh) controllerLink(ctx context.Context) (*bus.Link, error) {
+	return bus.Connect(ctx, bus.Options{InProcess: m.Broker.InProcess(), User: wire.ControllerUser, Key: m.Keys.ControllerBus, Logger: m.logger("controller"), Wait: true})
+}
 
 // DeadLetters are the messages that the controller has set aside, newest first.
 func (m *Mesh) DeadLetters() []bus.DeadLetter {
