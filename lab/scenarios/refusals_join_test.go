@@ -79,6 +79,8 @@ func TestJoinRefused(t *testing.T) {
 	const early, late = "/usr/local/bin/mesh-early", "/usr/local/bin/mesh-late" // as if their clocks were so
 	testBuild(t, n1, early, "main.clockOff", "-5m")
 	testBuild(t, n1, late, "main.clockOff", "72h")
+	const later = "/usr/local/bin/mesh-of-2099"
+	testBuild(t, n1, later, "github.com/novox/mesh/appliance/pki.built", "2099-01-02T03:04:05Z")
 	waitFor(t, "a token expires", 5*time.Second, func() string {
 		if listed := run(t, hub, line("token", "list")...); !strings.Contains(listed, "expired") {
 			return listed
@@ -116,6 +118,7 @@ func TestJoinRefused(t *testing.T) {
 			[]string{"the mesh key that the token pins has not signed it", "compare the address", "mesh token create"}, 0}},
 		{"clock behind", refusal{append([]string{early}, join(good)[1:]...), 3, []string{"compare clocks: the mesh says 20", "here it is 20", "both clocks must agree within two minutes", "timedatectl"}, 0}},
 		{"clock ahead", refusal{append([]string{late}, join(good)[1:]...), 3, []string{"compare clocks: the mesh says 20", "timedatectl"}, 0}},
+		{"clock before the build", refusal{append([]string{later}, join(good)[1:]...), 3, []string{"look at the clock: it says 20", "this binary was built 2099-01-02T03:04:05Z", "timedatectl"}, 0}},
 		{"name taken", refusal{join(good, "--name", "n2"), 3, []string{"a node named n2 exists", "--name OTHER"}, 0}},
 
 		{"no route", refusal{join(leadsTo(t, good, "192.0.2.1:4222")), 4, []string{"reaching the hub at 192.0.2.1:4222", "network is unreachable", "is this its address"}, 0}},
