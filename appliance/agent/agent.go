@@ -154,19 +154,26 @@ func (a *Agent) step(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-a.memberships.wake:
-		if doc, ok := a.memberships.take(); ok {
-			a.hearMembership(ctx, doc)
-		}
+		a.hear(ctx)
 	case <-a.declarations.wake:
-		if doc, ok := a.declarations.take(); ok {
-			a.hearDeclaration(ctx, doc)
-		}
+		a.hear(ctx)
 	case r := <-a.refusals:
+		a.hear(ctx) // a good document that came before it does not end the warning
 		a.refuse(r.what, r.err)
 	case <-a.health:
 		a.report(nil)
 	case <-again:
 		a.tryAgain(ctx)
+	}
+}
+
+// hear takes what the bus has brought: who is there first, then what shall be.
+func (a *Agent) hear(ctx context.Context) {
+	if doc, ok := a.memberships.take(); ok {
+		a.hearMembership(ctx, doc)
+	}
+	if doc, ok := a.declarations.take(); ok {
+		a.hearDeclaration(ctx, doc)
 	}
 }
 
