@@ -51,6 +51,8 @@ type Mesh struct {
 	Admin     operators.Credential
 	Log       *Log         // what controller, agents and links say
 	Binary    wire.Replace // what a version-0 declaration names
+	// SetUsers stands between controller and broker; nil: nothing does. Set it while the controller does not run.
+	SetUsers func(file []byte) error
 
 	t          testing.TB
 	link       *bus.Link // the controller's
@@ -202,10 +204,13 @@ func (m *Mesh) StartController() {
 	ctx, cancel := context.WithTimeout(m.t.Context(), within)
 	defer cancel()
 	m.link = must(m.controllerLink(ctx))(m.t)
-	link := m.link
+	link, users := m.link, m.SetUsers
+	if users == nil {
+		users = m.Broker.SetUsers
+	}
 	m.controller = run(m.t, func(ctx context.Context) error {
 		defer link.Close()
-		return controller.Run(ctx, controller.Config{Store: m.Store, Link: link, Keys: m.Keys, Authority: m.Authority, SetUsers: m.Broker.SetUsers,
+		return controller.Run(ctx, controller.Config{Store: m.Store, Link: link, Keys: m.Keys, Authority: m.Authority, SetUsers: users,
 			Binary: func() (wire.Replace, error) { return m.Binary, nil }, Log: m.logger("controller")})
 	})
 	m.Wait("the controller answers", func() string {
