@@ -251,3 +251,9 @@ func (m *Mesh) DeadLetters() []bus.DeadLetter {
 }
 
 func (m *Mesh) logger(part string) *slog.Logger { return slog.New(m.Log).With("part", part) }
+
+// Stranger is a credential of this mesh that the records do not name.
+func (m *Mesh) Stranger() operators.Credential {
+	c, _ := m.credential("stranger", operators.Admin)
+	return c
+}
