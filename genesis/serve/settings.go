@@ -64,6 +64,9 @@ func AuthorityFile(i installation.Installation) string {
 }
 func UsersFile(i installation.Installation) string { return filepath.Join(i.Hub(), "users.conf") }
 
+// FoundedFile says that the records were written: from then on they are looked for, never made.
+func FoundedFile(i installation.Installation) string { return filepath.Join(i.Hub(), "founded") }
+
 // Folders of the base bundles' data; bundles names them.
 func Cluster(i installation.Installation) string {
 	return filepath.Join(i.Module("mesh-store"), "store", "cluster")

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/durable"
 	"github.com/novox/mesh/appliance/manifest"
 	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/resolve"
@@ -23,6 +25,9 @@ func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
 	if h.settings.StoreFile != "" {
 		dsn, err := ReadDSN(h.settings.StoreFile)
 		return dsn, func() {}, err
+	}
+	if _, err := os.Stat(Cluster(h.install)); errors.Is(err, os.ErrNotExist) && h.founded() {
+		return "", nil, h.gone(fmt.Errorf("there is no %s", Cluster(h.install)))
 	}
 	bin, _, err := postgres.FindFor(h.settings.PostgresBin, Cluster(h.install))
 	if err != nil {
@@ -83,8 +88,25 @@ func unreadable(err error) error {
 	return appliance.Errorf(appliance.Invalid, "read store file: %w", err).WithHint("--store-file names a file with one line, the DSN of an existing PostgreSQL database")
 }
 
+// founded says whether the records were written once. A mesh is founded once: records that are gone must not be taken for a new mesh,
+// whose bus would know none of the nodes.
+func (h *hub) founded() bool {
+	_, err := os.Stat(FoundedFile(h.install))
+	return err == nil
+}
+
+func (h *hub) gone(why error) error {
+	return appliance.Errorf(appliance.NotFound, "the records of mesh %s (%s) are gone: %w", h.settings.Name, h.settings.Mesh, why).
+		WithHint("is the disk with the store mounted? bring the store back, or restore a backup; nodes and modules go on meanwhile")
+}
+
 // found writes the first records, once; afterwards it finds them.
 func (h *hub) found(ctx context.Context, records *store.Store) error {
+	if h.founded() {
+		if _, err := records.Mesh(ctx); appliance.KindOf(err) == appliance.NotFound {
+			return h.gone(err)
+		}
+	}
 	s, public := h.settings, h.keys
 	bus, err := public.ControllerBus.PublicKey()
 	if err != nil {
@@ -110,7 +132,10 @@ func (h *hub) found(ctx context.Context, records *store.Store) error {
 	for _, m := range modules {
 		g.Assignments = append(g.Assignments, resolve.Assignment{Instance: appliance.InstanceName(m.Module), Node: s.Hub.ID, Module: m.Module})
 	}
-	return records.Found(ctx, store.By{Who: "genesis", At: time.Now()}, g)
+	if err := records.Found(ctx, store.By{Who: "genesis", At: time.Now()}, g); err != nil || h.founded() {
+		return err
+	}
+	return durable.WriteFile(FoundedFile(h.install), []byte(s.Mesh+"\n"), 0o600)
 }
 
 // StoreModule is the base bundle that brings the private cluster; a hub with an external store does without.

@@ -80,7 +80,7 @@ func wantHub(t *testing.T, host *netns.Host) {
 	if pids := host.Pids(isCommand("supervise")); len(pids) != 2 { // of serve and of the agent
 		t.Errorf("supervisors: %v", pids)
 	}
-	halves := run(t, host, "find", "/var/lib/mesh", "(", "-name", "*.tmp", "-o", "-name", "*.new", "-o", "-name", "*.next", "-o", "-name", ".fetched-*", ")")
+	halves := run(t, host, "find", "/var/lib/mesh", "(", "-name", "*.tmp", "-o", "-name", "*.new", "-o", "-name", "*.next", "-o", "-name", ".*", ")", "!", "-name", ".s.PGSQL.*")
 	if halves != "" {
 		t.Errorf("half made:\n%s", halves)
 	}

@@ -433,9 +433,10 @@ func (l *life) storeAway(t *testing.T) {
 	command(t, l.hub, 0, "module", "register", "/root/pulse")
 	command(t, l.hub, 0, "module", "assign", "pulse", "n2", "--push", "--wait")
 
-	// The database's programs cannot be started by the hub's user any more; then a crash takes the running one away.
-	programs := run(t, l.hub, "sh", "-c", "ls -d /usr/lib/postgresql/*/bin")
-	run(t, l.hub, "chmod", "0700", programs)
+	// Its disk is not there, and a crash takes the running one away. The hub must not take that for a mesh to be founded.
+	const cluster, aside = "/var/lib/mesh/modules/mesh-store/store/cluster", "/var/lib/mesh/modules/mesh-store/store/aside"
+	before := statusOf(t, l.hub)
+	run(t, l.hub, "mv", cluster, aside)
 	kill(t, l.hub, "serve")
 	waitFor(t, "the store is away", 10*time.Second, func() string {
 		if pids := l.hub.Pids(isPostmaster); len(pids) > 0 {
@@ -448,15 +449,15 @@ func (l *life) storeAway(t *testing.T) {
 	}
 
 	// Without its data folder the process ends at every start. The node tells so, once.
-	before := l.outbox(t)
+	last := l.outbox(t).Sequence
 	run(t, l.n2, "chmod", "0000", "/var/lib/mesh/modules/pulse/data")
 	if err := l.n2.Kill(the(t, l.n2, "pulse", isHello("pulse")), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	var told outbox
 	waitFor(t, "n2's account of it is in the stream", 20*time.Second, func() string {
-		if told = l.outbox(t); told.Sequence <= before.Sequence || told.Report != nil {
-			return fmt.Sprintf("last report %d, before %d, waiting here: %s", told.Sequence, before.Sequence, told.Report)
+		if told = l.outbox(t); told.Sequence <= last || told.Report != nil {
+			return fmt.Sprintf("last report %d, before %d, waiting here: %s", told.Sequence, last, told.Report)
 		}
 		return ""
 	})
@@ -465,7 +466,8 @@ func (l *life) storeAway(t *testing.T) {
 	}
 
 	back := time.Now()
-	run(t, l.hub, "chmod", "0755", programs)
+	run(t, l.hub, "test", "!", "-e", cluster)
+	run(t, l.hub, "mv", aside, cluster)
 	waitFor(t, "what n2 said meanwhile is recorded", 30*time.Second, func() string {
 		var s status
 		if err := ask(t.Context(), l.hub, &s, "status"); err != nil {
@@ -479,6 +481,7 @@ func (l *life) storeAway(t *testing.T) {
 		return fmt.Sprintf("%+v", s.node("n2").Instances)
 	})
 	t.Logf("recorded %s after the store may come back", time.Since(back))
+	sameNumbers(t, before, statusOf(t, l.hub))
 	command(t, l.hub, 0, "module", "unassign", "pulse", "n2", "--push", "--wait")
 	l.settled(t, back)
 }
