@@ -69,10 +69,12 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer cfg.Machine.Overlay.Close()
-	a.resume(ctx)
-	go a.outbox.run(ctx)
-	go a.heartbeat(ctx)
 	go a.connect(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait() // nothing is written to the folder after the end
+	beside.Go(func() { a.outbox.run(ctx) })
+	beside.Go(func() { a.heartbeat(ctx) })
+	a.resume(ctx) // may take its time; the mesh hears meanwhile that the node is there
 	for ctx.Err() == nil {
 		a.step(ctx)
 	}
@@ -102,9 +104,12 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// hold takes up the last accepted declaration. Where its bytes are lost, its number still holds against older ones, and the alive asks
-// for it again.
+// hold takes up the last accepted membership and declaration. Where a declaration's bytes are lost, its number still holds against older
+// ones, and the alive asks for it again.
 func (a *Agent) hold() {
+	if err := a.holdMembers(); err != nil {
+		a.cfg.Log.Error("stored membership", "err", err)
+	}
 	data, err := a.state.stored("declaration")
 	if err == nil && data != nil {
 		a.held, err = a.cfg.open(data, wire.KindDeclaration, string(a.cfg.Node))
@@ -117,20 +122,27 @@ func (a *Agent) hold() {
 	}
 }
 
+func (a *Agent) holdMembers() error {
+	data, err := a.state.stored("membership")
+	if err != nil || data == nil {
+		return err
+	}
+	doc, err := a.cfg.open(data, wire.KindMembership, wire.Everybody)
+	if err != nil {
+		return err
+	}
+	m, err := membership.Parse(doc.body)
+	if err != nil {
+		return err
+	}
+	a.member, a.members = doc, &m
+	return nil
+}
+
 // resume brings back what this node was before it stopped, without asking anybody: the overlay first, then everything else.
 func (a *Agent) resume(ctx context.Context) {
-	if data, err := a.state.stored("membership"); err == nil && data != nil {
-		doc, err := a.cfg.open(data, wire.KindMembership, wire.Everybody)
-		var m wire.Membership
-		if err == nil {
-			m, err = membership.Parse(doc.body)
-		}
-		if err != nil {
-			a.cfg.Log.Error("stored membership", "err", err)
-		} else {
-			a.member, a.members = doc, &m
-			a.setOverlay(ctx)
-		}
+	if a.members != nil {
+		a.setOverlay(ctx)
 	}
 	a.reapply(ctx)
 	if len(a.cfg.Carried) > 0 {

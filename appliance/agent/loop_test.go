@@ -79,13 +79,35 @@ func (l *loop) declare(counter uint64, resources []wire.Resource) {
 	l.verified(wire.KindDeclaration, string(l.cfg.Node), l.declarations)(data)
 }
 
-// account is the pending report's, as one line each.
-func (l *loop) account() []string {
+// box is the outbox, once everything has settled.
+func (l *loop) box() pending {
 	synctest.Wait()
-	if l.state.outbox.Report == nil {
-		return nil
+	l.outbox.mu.Lock()
+	defer l.outbox.mu.Unlock()
+	return l.state.outbox
+}
+
+// account is the pending report's, as one line each; warnings are its.
+func (l *loop) account() []string {
+	if r := l.box().Report; r != nil {
+		return lines(r.Outcomes)
 	}
-	return lines(l.state.outbox.Report.Outcomes)
+	return nil
+}
+
+func (l *loop) warns() []wire.Warning {
+	if r := l.box().Report; r != nil {
+		return r.Warnings
+	}
+	return nil
+}
+
+// carriedOut is the declaration that an alive would name.
+func (l *loop) carriedOut() uint64 {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alive.Number.Counter
 }
 
 // inTheWay makes the agent's file unwritable until the function is called.
@@ -167,19 +189,18 @@ func TestDeclarationThatCannotBeStored(t *testing.T) {
 			if c := l.machine.Commands(); len(c) > 0 {
 				t.Errorf("begun without being stored: %q", c)
 			}
-			if l.held.number.Counter != 1 || l.alive.Number.Counter != 1 {
-				t.Errorf("holds %s, says %s", l.held.number, l.alive.Number)
+			if n := l.carriedOut(); n != 1 {
+				t.Errorf("says that it has carried out %d", n)
 			}
 			outbox()
 			time.Sleep(10 * time.Second)
-			synctest.Wait()
-			if w := l.state.outbox.Report.Warnings; len(w) != 1 || w[0].Code != "declaration-refused" {
+			if w := l.warns(); len(w) != 1 || w[0].Code != "declaration-refused" {
 				t.Errorf("warnings %+v", w)
 			}
 			declaration()
 			l.declare(2, user) // the controller sends it after each alive
-			if got := l.account(); len(got) != 1 || got[0] != "applied a/user/a" || len(l.state.outbox.Report.Warnings) != 0 {
-				t.Errorf("account %q, warnings %+v", got, l.state.outbox.Report.Warnings)
+			if got := l.account(); len(got) != 1 || got[0] != "applied a/user/a" || len(l.warns()) != 0 {
+				t.Errorf("account %q, warnings %+v", got, l.warns())
 			}
 		})
 	})
@@ -193,15 +214,42 @@ func TestReportThatCannotBeKept(t *testing.T) {
 			away := l.inTheWay("outbox.json")
 			l.declare(1, user)
 			time.Sleep(20 * time.Second)
-			if got := l.account(); got != nil || l.state.outbox.Sequence != 0 {
-				t.Errorf("pending %q under sequence %d", got, l.state.outbox.Sequence)
+			if got := l.account(); got != nil || l.box().Sequence != 0 {
+				t.Errorf("pending %q under sequence %d", got, l.box().Sequence)
 			}
 			away()
 			time.Sleep(10 * time.Second)
-			if got := l.account(); len(got) != 1 || l.state.outbox.Sequence != 1 {
-				t.Errorf("pending %q under sequence %d", got, l.state.outbox.Sequence)
+			if got := l.account(); len(got) != 1 || l.box().Sequence != 1 {
+				t.Errorf("pending %q under sequence %d", got, l.box().Sequence)
 			}
 		})
+	})
+}
+
+// SAFE-5: an acknowledgement that never comes, as when the broker ends in between, holds up neither this report nor the next.
+func TestLostAcknowledgement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop(t)
+		var sent []time.Duration
+		begun := time.Now()
+		l.outbox.send = func(ctx context.Context, _ string, _ []byte) error {
+			if sent = append(sent, time.Since(begun)); len(sent) < 4 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go l.outbox.run(ctx)
+		l.run(func() {
+			l.declare(1, user)
+			time.Sleep(2 * time.Minute)
+		})
+		cancel()
+		synctest.Wait()
+		if len(sent) != 4 || l.state.outbox.Report != nil {
+			t.Errorf("sent at %v, pending %v", sent, l.state.outbox.Report)
+		}
 	})
 }
 
@@ -220,10 +268,10 @@ func TestQueueKeepsTheNewest(t *testing.T) {
 			l.declare(1, user)
 			l.declare(3, user)
 			close(busy)
-			if got := l.account(); len(got) != 2 || l.held.number.Counter != 3 {
-				t.Errorf("account %q of %s", got, l.held.number)
+			if got := l.account(); len(got) != 2 || l.carriedOut() != 3 {
+				t.Errorf("account %q of %d", got, l.carriedOut())
 			}
-			if w := l.warnings; len(w) != 1 || !strings.Contains(w[0].Text, "signed twice") {
+			if w := l.warns(); len(w) != 1 || !strings.Contains(w[0].Text, "signed twice") {
 				t.Errorf("warnings %+v", w)
 			}
 		})
@@ -236,16 +284,14 @@ func TestRefusalsAreBounded(t *testing.T) {
 		l := newLoop(t)
 		l.run(func() {
 			l.declare(1, user)
-			synctest.Wait()
-			before := l.state.outbox.Sequence
+			before := l.box().Sequence
 			for range 120 {
 				for range 100 {
 					l.verified(wire.KindDeclaration, string(l.cfg.Node), l.declarations)([]byte("rubbish"))
 				}
 				time.Sleep(time.Second)
 			}
-			synctest.Wait()
-			if said := l.state.outbox.Sequence - before; said < 1 || said > 3 {
+			if said := l.box().Sequence - before; said < 1 || said > 3 {
 				t.Errorf("%d reports in two minutes", said)
 			}
 		})

@@ -68,7 +68,7 @@ func (o *outbox) run(ctx context.Context) {
 		case err != nil:
 			o.log.Error("seal report", "err", err)
 		case envelope != nil:
-			if err = o.send(ctx, wire.ReportSubject(o.believes.Node), envelope); err == nil {
+			if err = o.try(ctx, envelope); err == nil {
 				o.delivered(sequence)
 				pause = time.Second
 				continue
@@ -88,6 +88,15 @@ func (o *outbox) run(ctx context.Context) {
 		case <-again:
 		}
 	}
+}
+
+// acknowledgedWithin is how long one try waits: an acknowledgement gets lost where the broker ends right after it took the report.
+const acknowledgedWithin = 10 * time.Second
+
+func (o *outbox) try(ctx context.Context, envelope []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, acknowledgedWithin)
+	defer cancel()
+	return o.send(ctx, wire.ReportSubject(o.believes.Node), envelope)
 }
 
 // hurry tries at once what waits for its next try.

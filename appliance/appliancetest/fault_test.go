@@ -51,6 +51,9 @@ func TestOneNodesFailureStaysItsOwn(t *testing.T) {
 	if c := poor.Machine.String(); strings.Contains(c, "app") {
 		t.Errorf("poor has:\n%s", c)
 	}
+	if s := m.Node("poor"); s.Unpushed == 0 || !s.Current {
+		t.Errorf("what could not be sent was approved: %+v", s)
+	}
 	m.StopController()
 	m.StartController()
 	m.AddNode("another")

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -127,20 +129,33 @@ func (c *Controller) pushPlan(ctx context.Context, a asked) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	facts, err := c.cfg.Store.Facts(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var ids []appliance.NodeID
+	var failed []error
 	names := map[appliance.NodeID]appliance.NodeName{}
 	plans := map[appliance.NodeID]resolve.Plan{}
 	for _, n := range nodes {
 		if err := c.roster.behind(n.ID, n.Name); err != nil {
 			return nil, err
 		}
-		ids, names[n.ID], plans[n.ID] = append(ids, n.ID), n.Name, p.next(n.ID, ask.Only)
+		plan := p.next(n.ID, ask.Only)
+		if _, _, err := c.body(plan, facts); err != nil { // what cannot be sent is not approved
+			failed = append(failed, fmt.Errorf("push to %s: %w", n.Name, err))
+			continue
+		}
+		ids, names[n.ID], plans[n.ID] = append(ids, n.ID), n.Name, plan
+	}
+	if len(ids) == 0 {
+		return nil, errors.Join(failed...)
 	}
 	if err := c.cfg.Store.ApprovePlans(ctx, a.by, plans); err != nil {
 		return nil, err
 	}
 	done, err := c.declare(ctx, ids)
-	if err != nil {
+	if err := errors.Join(append(failed, err)...); err != nil {
 		return nil, err
 	}
 	out := operators.Pushed{Nodes: []operators.PushedNode{}}

@@ -58,6 +58,9 @@ func (c *Controller) hearRekey(_ context.Context, m bus.Message) bus.Verdict {
 	return bus.Dead("a changed overlay key is not carried out by this version")
 }
 
+// sendAgain is the least time between two sendings of one document to one node, whatever its alives say.
+const sendAgain = 2 * time.Second
+
 // hearAlive notes that a node is there, and sends again what its alive shows to be lacking. It waits for nothing.
 func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	id, h, body, err := c.said(m, 2, wire.KindAlive)
@@ -73,6 +76,7 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	now := time.Now()
 	var fresh, changed bool
 	var again []byte
+	notice := c.members.after(alive.Membership)
 	c.roster.with(id, func(n *member) {
 		if fresh = n.runs.take(alive.Run, h.Sequence, now); !fresh {
 			return
@@ -80,10 +84,15 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 		n.seen, n.handshake = now, alive.Handshake
 		changed = n.capabilities.Wire != alive.Capabilities.Wire
 		n.capabilities = alive.Capabilities
-		if n.declared.Digest == "" && now.Sub(n.resent) > 2*time.Second { // its first declaration failed
+		if n.declared.Digest == "" && now.Sub(n.resent) > sendAgain { // its first declaration failed
 			n.resent, changed = now, true
 		}
-		if n.declared.Digest != "" && n.declared.Digest != alive.Digest && now.Sub(n.resent) > 2*time.Second {
+		if notice != nil && now.Sub(n.noticed) < sendAgain {
+			notice = nil
+		} else if notice != nil {
+			n.noticed = now
+		}
+		if n.declared.Digest != "" && n.declared.Digest != alive.Digest && now.Sub(n.resent) > sendAgain {
 			n.resent, again = now, n.declared.Envelope
 		}
 	})
@@ -99,8 +108,8 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	} else if again != nil {
 		c.publish(wire.DeclarationSubject(id), again)
 	}
-	if envelope := c.members.after(alive.Membership); envelope != nil {
-		c.publish(wire.NoticeSubject(id), envelope)
+	if notice != nil {
+		c.publish(wire.NoticeSubject(id), notice)
 	}
 }
 

@@ -26,7 +26,8 @@ type member struct {
 	capabilities wire.Capabilities
 	declared     store.Issued     // the last issued; zero before the first
 	ahead        appliance.Number // reported, and never issued by these records (DEC-3); zero where none
-	resent       time.Time
+	resent       time.Time        // the declaration
+	noticed      time.Time        // the membership
 	runs         runs
 	seen         time.Time
 	handshake    time.Time
