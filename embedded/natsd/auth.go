@@ -22,12 +22,12 @@ func (u user) equal(v user) bool {
 // auth admits clients by the nkey that signed their nonce, and knows which
 // connection belongs to whom.
 type auth struct {
-	ns *server.Server
+	ns    *server.Server
+	share int // connections that one user may have
 
 	mu      sync.Mutex
-	users   map[string]user   // by nkey
-	clients map[uint64]string // connection to nkey; closed ones linger until pruned
-	prune   int               // size at which clients is pruned next
+	users   map[string]user     // by nkey
+	clients map[string][]uint64 // nkey to connections; closed ones linger until the user's next
 }
 
 // serve names the server and the first users, before it listens.
@@ -55,11 +55,13 @@ func (a *auth) Check(c server.ClientAuthentication) bool {
 	if err != nil {
 		return false
 	}
+	if !a.note(c.GetID(), o.Nkey) {
+		return false
+	}
 	c.RegisterUser(&server.User{Username: o.Nkey, Account: acc, Permissions: &server.Permissions{
 		Publish:   &server.SubjectPermission{Allow: u.publish},
 		Subscribe: &server.SubjectPermission{Allow: u.subscribe},
 	}})
-	a.note(c.GetID(), o.Nkey)
 	return true
 }
 
@@ -79,18 +81,17 @@ func signed(nkey, signature string, nonce []byte) bool {
 	return err == nil && pub.Verify(nonce, sig) == nil
 }
 
-// note records a connection. The server does not say when one closes, so the
-// closed ones are dropped each time the map has doubled.
-func (a *auth) note(id uint64, nkey string) {
-	if len(a.clients) >= a.prune {
-		for id := range a.clients {
-			if a.ns.GetClient(id) == nil {
-				delete(a.clients, id)
-			}
-		}
-		a.prune = 2*len(a.clients) + 64
+// note records a connection, unless its user has its share already: whoever
+// holds one credential cannot take everybody's place. The server does not say
+// when a connection closes, so the closed ones are dropped here.
+func (a *auth) note(id uint64, nkey string) bool {
+	open := slices.DeleteFunc(a.clients[nkey], func(id uint64) bool { return a.ns.GetClient(id) == nil })
+	full := len(open) >= a.share
+	if !full {
+		open = append(open, id)
 	}
-	a.clients[id] = nkey
+	a.clients[nkey] = open
+	return !full
 }
 
 // swap makes users the ones who count and cuts exactly those connections whose
@@ -98,11 +99,11 @@ func (a *auth) note(id uint64, nkey string) {
 func (a *auth) swap(users map[string]user) {
 	var cut []uint64
 	a.mu.Lock()
-	for id, nkey := range a.clients {
+	for nkey, ids := range a.clients {
 		now, ok := users[nkey]
 		if !ok || !now.equal(a.users[nkey]) {
-			cut = append(cut, id)
-			delete(a.clients, id)
+			cut = append(cut, ids...)
+			delete(a.clients, nkey)
 		}
 	}
 	a.users = users

@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -30,7 +31,10 @@ const (
 
 const (
 	maxConnections = 16 << 10
-	maxConsumers   = 20_000 // per stream: one for each of 5000 nodes, with room
+	ownFiles       = 1 << 10 // open files kept for streams, store and the rest of the process
+	shares         = 16      // of all connections one user may have the sixteenth part
+	maxSubs        = 1 << 10 // of one connection; a controller has some dozens
+	maxConsumers   = 20_000  // per stream: one for each of 5000 nodes, with room
 	maxMemoryStore = 64 << 20
 	maxMaxPayload  = 8 << 20 // above it the server advises against
 	tlsTimeout     = 10      // seconds; a whole mesh may reconnect at once
@@ -73,7 +77,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{log: newLogger(cfg.Logger), files: files{path: cfg.Users}}
-	s.auth = &auth{clients: map[uint64]string{}}
+	s.auth = &auth{clients: map[string][]uint64{}, share: max(opts.MaxConn/shares, 1)}
 	opts.CustomClientAuthentication = s.auth
 
 	users, err := s.files.load()
@@ -123,7 +127,12 @@ func options(cfg Config) (*server.Options, error) {
 	}
 	opts.ServerName = cfg.Name
 	opts.NoSigs = true
-	opts.MaxConn = maxConnections
+	most, err := connections()
+	if err != nil {
+		return nil, err
+	}
+	opts.MaxConn = most
+	opts.MaxSubs = maxSubs
 	opts.MaxPayload = int32(or(cfg.MaxPayload, 1<<20))
 	opts.AlwaysEnableNonce = true
 	opts.AuthTimeout = authTimeout
@@ -145,6 +154,21 @@ func options(cfg Config) (*server.Options, error) {
 	opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: cfg.Certificate}
 	opts.TLSTimeout = tlsTimeout
 	return opts, nil
+}
+
+// connections is how many there may be: fewer than the process may open files,
+// or a stranger who only connects would keep streams and store from theirs.
+func connections() (int, error) {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return 0, fmt.Errorf("look up how many files may be open: %w", err)
+	}
+	return within(files.Cur), nil
+}
+
+func within(files uint64) int {
+	own := min(files/2, ownFiles)
+	return int(max(min(files-own, maxConnections), 1))
 }
 
 func or(value, zero int64) int64 {
