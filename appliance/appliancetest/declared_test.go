@@ -119,6 +119,7 @@ func numbers(good message) (all []forgery) {
 // DEC-3, NET-11, BUS-14, SAFE-1, SAFE-2: who has the controller's right on the bus, and not the mesh's key, moves nothing on a node; nor
 // do old documents, whenever they are played, and whatever became of the node's files.
 func TestForgedDeclarationsAndMemberships(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	m := v.mesh
 	others := map[string]ed25519.PrivateKey{"the node itself": v.Keys.Identity, "the hub's node": m.Hub.Keys.Identity, "an operator": m.Admin.SigningKey()}
@@ -260,6 +261,7 @@ func absurdMembers(t *testing.T, v *victim) map[string][]byte {
 
 // DEC-5, SAFE-2: what the mesh itself signed and is no declaration is refused whole, reported, and leaves the machine as it was.
 func TestUnreadableDeclarations(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	m := v.mesh
 	bodies := []string{"", "null", "[]", "17", "{", string(bytes.Repeat([]byte(`{"a":`), 20_000)), `{"version":1e999999}`, `{"version":1,"version":1,"resources":[]}`,

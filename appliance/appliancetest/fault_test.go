@@ -20,6 +20,7 @@ import (
 
 // UPG-3, DEC-1: a node for which no declaration can be made is named, and keeps neither others from theirs nor the controller from starting.
 func TestOneNodesFailureStaysItsOwn(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	poor := m.Enrol("poor")
 	can := poor.Machine.Host().Capabilities()
@@ -61,6 +62,7 @@ func TestOneNodesFailureStaysItsOwn(t *testing.T) {
 
 // BUS-4, SAFE-5: users that could not be put in force are, without anybody asking again.
 func TestUsersAreComposedAgain(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	var broken atomic.Bool
 	m.StopController()
@@ -88,6 +90,7 @@ func TestUsersAreComposedAgain(t *testing.T) {
 
 // SAFE-5: a declaration whose recording came through although the controller was told otherwise is sent all the same.
 func TestRecordedAndNotSent(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.AddNode("n1")
 	register(m, "one")
@@ -121,6 +124,7 @@ func TestRecordedAndNotSent(t *testing.T) {
 
 // BUS-12, GEN-8, SAFE-5: with the store away nodes stay connected, and what they say waits and is recorded afterwards.
 func TestStoreAway(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.AddNode("n1")
 	register(m, "one")

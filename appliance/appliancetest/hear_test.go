@@ -58,6 +58,7 @@ func strangers(m *appliancetest.Mesh, other *appliancetest.Node) map[string]ed25
 // BUS-11, BUS-14, NODE-5, SAFE-1, SAFE-2: whatever reaches the controller on a node's own subjects and is not what it should be is set
 // aside or refused, counted, and changes no record.
 func TestForgedReportsAndAlives(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n, other := m.AddNode("n1"), m.AddNode("n2")
 	n.Stop()
@@ -205,6 +206,7 @@ func absurdReports(t *testing.T, m *appliancetest.Mesh, n *appliancetest.Node, s
 
 // BUS-13, NODE-6, DEC-3: sequences, superseded accounts, facts, numbers never issued.
 func TestReportsAreJudged(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.AddNode("n1")
 	m.AddNode("n2")
@@ -281,6 +283,7 @@ func TestReportsAreJudged(t *testing.T) {
 
 // NODE-6, SAFE-5: a declaration that got lost is sent again after an alive.
 func TestLostDeclarationIsSentAgain(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.AddNode("n1")
 	register(m, "one")
@@ -304,6 +307,7 @@ func TestLostDeclarationIsSentAgain(t *testing.T) {
 
 // NODE-6: two machines under one key are shown, with the way out; once one of them is stopped the other is a node as before.
 func TestClone(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.AddNode("n1")
 	n.Restart() // a machine that comes back is none
@@ -344,6 +348,7 @@ func TestClone(t *testing.T) {
 
 // NODE-2, NODE-4, SAFE-1: forged hellos and claims spend nothing, make no node, and are answered by name or set aside.
 func TestForgedClaims(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	other := m.AddNode("n1")
 	other.Stop()

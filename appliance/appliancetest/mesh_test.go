@@ -53,6 +53,7 @@ func sent(t *testing.T, m *appliancetest.Mesh) map[appliance.NodeName]string {
 // NODE-3, NET-11, DEC-1: nodes join and are current; each derives from the one membership what it is; a push changes only the node it
 // touches; what is only recorded is sent by no join, no restart and nothing else; an unchanged digest sends nothing.
 func TestMeshFromJoinToPush(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n1 := m.AddNode("n1")
 	register(m, "one")
@@ -199,6 +200,7 @@ func TestMeshFromJoinToPush(t *testing.T) {
 
 // NET-11, SAFE-5: machines that join at once go together: every one is current, and memberships are fewer than joins.
 func TestJoinsGoTogether(t *testing.T) {
+	t.Parallel()
 	const joiners = 8
 	m := appliancetest.New(t)
 	first, err := m.Store.LatestMembership(t.Context())
@@ -252,6 +254,7 @@ func TestJoinsGoTogether(t *testing.T) {
 
 // UPG-3: an agent that is too old gets only what replaces it; once it understands more, the real declaration follows.
 func TestOlderAgentIsReplaced(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.Enrol("old")
 	can := n.Machine.Host().Capabilities()

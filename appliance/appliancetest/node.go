@@ -2,6 +2,7 @@ package appliancetest
 
 import (
 	"context"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -133,7 +134,7 @@ func (m *Mesh) Enrol(name appliance.NodeName) *Node {
 
 // Join enrols over the bus, as a machine with nothing but the token does. What passes by itself is waited for.
 func (m *Mesh) Join(ctx context.Context, token enrol.Token, name appliance.NodeName, keys identity.NodeKeys) (*Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*within)
+	ctx, cancel := context.WithTimeout(ctx, 6*within)
 	defer cancel()
 	link, err := m.joiner(ctx, token)
 	if err != nil {
@@ -142,7 +143,7 @@ func (m *Mesh) Join(ctx context.Context, token enrol.Token, name appliance.NodeN
 	defer link.Close()
 	n := &Node{Name: name, Keys: keys, Machine: hosttest.New(), Dir: m.t.TempDir(), mesh: m}
 	for {
-		a, err := n.claim(ctx, link, token)
+		a, err := n.try(ctx, link, token)
 		if err == nil {
 			n.ID, n.trust = a.Trust.Node, a.Trust
 			return n, os.WriteFile(filepath.Join(n.Dir, "membership"), a.Enrolled.Membership, 0o600)
@@ -152,7 +153,7 @@ func (m *Mesh) Join(ctx context.Context, token enrol.Token, name appliance.NodeN
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(200*time.Millisecond + rand.N(300*time.Millisecond)): // so many that they do not come as one
 		}
 	}
 }
@@ -174,6 +175,13 @@ func (m *Mesh) Joiner(token enrol.Token) *bus.Link {
 	link := must(m.joiner(ctx, token))(m.t)
 	m.t.Cleanup(link.Close)
 	return link
+}
+
+// try is one claim; an answer that got lost is asked for again.
+func (n *Node) try(ctx context.Context, link *bus.Link, token enrol.Token) (enrol.Admission, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return n.claim(ctx, link, token)
 }
 
 // claim says hello, answers the challenge, and reads the answer.

@@ -36,6 +36,7 @@ func arguments(node appliance.NodeName) map[operators.Verb]any {
 
 // OP-2: what a viewer may not is refused and changes nothing; what it may works. Every change is audited with who, what, before and after.
 func TestOperators(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	m.Hub.Stop()
 	still(t, m)
@@ -150,6 +151,7 @@ func (a *asker) ask(verb operators.Verb, make func(reply string) []byte) error {
 
 // BUS-9, BUS-14, OP-2: a request counts once, for its verb, from its operator, to this mesh, now, and is answered beneath its own inbox.
 func TestForgedRequests(t *testing.T) {
+	t.Parallel()
 	m := appliancetest.New(t)
 	m.Hub.Stop()
 	register(m, "one")
