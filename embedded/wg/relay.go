@@ -82,13 +82,14 @@ const (
 type owners struct {
 	self  netip.Addr
 	limit int // longest packet relayed
+	relay bool
 	hosts map[netip.Addr]Key
 	nets  []netip.Prefix // wider than one address, longest first
 	of    []Key          // whose they are
 }
 
 func newOwners(c Config, mtu int) *owners {
-	o := &owners{self: c.Address.Addr(), limit: max(mtu, 1500), hosts: make(map[netip.Addr]Key, len(c.Peers))}
+	o := &owners{self: c.Address.Addr(), limit: max(mtu, 1500), relay: c.Relay, hosts: make(map[netip.Addr]Key, len(c.Peers))}
 	whose := make(map[netip.Prefix]Key)
 	for _, p := range c.Peers {
 		for _, a := range p.addresses() {
@@ -107,7 +108,9 @@ func newOwners(c Config, mtu int) *owners {
 	return o
 }
 
-// judge says where a packet that came out of the tunnel goes. What a peer sends to itself is never sent back.
+// judge says where a packet that came out of the tunnel goes. The kernel is given what is for the device's own address and nothing else:
+// it would take what is for the machine's other addresses, and where it forwards, lead peers into the networks behind it. What a peer
+// sends to itself is never sent back.
 func (o *owners) judge(packet []byte) verdict {
 	var from, to netip.Addr
 	switch {
@@ -121,11 +124,12 @@ func (o *owners) judge(packet []byte) verdict {
 	if to == o.self {
 		return toKernel
 	}
-	receiver, known := o.owner(to)
-	if !known {
-		return toKernel
+	if !o.relay {
+		return dropped
 	}
-	if sender, known := o.owner(from); !known || sender == receiver {
+	receiver, known := o.owner(to)
+	sender, genuine := o.owner(from)
+	if !known || !genuine || sender == receiver {
 		return dropped
 	}
 	return toPeer

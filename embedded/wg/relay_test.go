@@ -7,7 +7,7 @@ import (
 
 func relayOf(t testing.TB) (*owners, Config) {
 	t.Helper()
-	c := Config{PrivateKey: NewPrivateKey(), Address: netip.MustParsePrefix("10.64.0.1/16"), Peers: []Peer{
+	c := Config{PrivateKey: NewPrivateKey(), Address: netip.MustParsePrefix("10.64.0.1/16"), Relay: true, Peers: []Peer{
 		{Key: NewPrivateKey().Public(), Address: prefixes("10.64.0.2/32", "fd00::2/128", "10.99.0.0/16")},
 		{Key: NewPrivateKey().Public(), Address: prefixes("10.64.0.3/32", "fd00::3/128", "10.99.7.0/24")},
 	}}
@@ -27,14 +27,14 @@ func TestJudge(t *testing.T) {
 		{"10.64.0.2", "10.64.0.3", toPeer},
 		{"10.64.0.3", "10.64.0.2", toPeer},
 		{"10.64.0.2", "10.64.0.1", toKernel}, // the hub itself
-		{"10.64.0.2", "10.64.0.9", toKernel}, // nobody's
+		{"10.64.0.2", "10.64.0.9", dropped},  // nobody's
 		{"10.64.0.2", "10.64.0.2", dropped},  // back to the sender
 		{"10.64.0.2", "10.99.1.1", dropped},  // back to the sender, by another of its addresses
 		{"10.64.0.2", "10.99.7.1", toPeer},   // the longer prefix wins
 		{"10.64.0.9", "10.64.0.2", dropped},  // from nobody
 		{"fd00::2", "fd00::3", toPeer},
 		{"fd00::2", "fd00::2", dropped},
-		{"fd00::2", "fd00::9", toKernel},
+		{"fd00::2", "fd00::9", dropped},
 	} {
 		if got := o.judge(packet(c.from, c.to, 64)); got != c.want {
 			t.Errorf("%s to %s: %v, want %v", c.from, c.to, got, c.want)

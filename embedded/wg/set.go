@@ -32,11 +32,7 @@ func (d *Device) Set(ctx context.Context, c Config) error {
 	d.tunnel.setMTU(mtu)
 
 	d.routePeers(c)
-	var o *owners
-	if c.Relay {
-		o = newOwners(c, mtu)
-	}
-	d.tunnel.owners.Store(o)
+	d.tunnel.owners.Store(newOwners(c, mtu))
 	if err := d.setKeyAndPort(c); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // of going to the kernel it comes out of the next Read, as if an application had sent it.
 type tunnel struct {
 	tun.Device
-	owners atomic.Pointer[owners] // nil: not a relay
+	owners atomic.Pointer[owners] // nil before the first Set: there are no peers
 	queue  queue
 	woken  atomic.Bool // Read was told to look at the queue
 	turned bool        // the last Read came from the queue; only Read touches it
@@ -61,7 +61,7 @@ func (t *tunnel) Close() error {
 func (t *tunnel) Write(packets [][]byte, offset int) (int, error) {
 	o := t.owners.Load()
 	if o == nil {
-		return t.Device.Write(packets, offset)
+		return 0, nil
 	}
 	kept, relayed := packets[:0], 0
 	for _, p := range packets {

@@ -118,6 +118,34 @@ func TestRelay(t *testing.T) {
 	one.ping("10.64.0.1")
 }
 
+// NET-4: a peer reaches the address that is the device's, nothing else of the machine and nothing behind it, whatever the kernel forwards.
+func TestOnlyOwnAddress(t *testing.T) {
+	b := newBed(t)
+	hub, one, two := b.host("hub"), b.host("one"), b.host("two")
+	hubOne, _ := b.connect(hub, one)
+	hubTwo, twoAt := b.connect(hub, two)
+	s := newStar(hubOne)
+	hub.start(b.options(), s.hub)
+	s.spokes[0].Peers[0].Address = append(s.spokes[0].Peers[0].Address, netip.PrefixFrom(hubTwo, 32), netip.PrefixFrom(twoAt, 32))
+	one.start(b.options(), s.spokes[0])
+	one.ping("10.64.0.1")
+	b.ip("netns", "exec", hub.ns, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	two.ask(request{Op: "listen", From: netip.AddrPortFrom(twoAt, 99)})
+	hub.ask(request{Op: "listen", From: netip.MustParseAddrPort("0.0.0.0:99")})
+	for _, to := range []netip.Addr{hubTwo, twoAt} {
+		b.ip("-n", one.ns, "route", "add", to.String(), "dev", "wgt0")
+		one.ask(request{Op: "forge", From: netip.MustParseAddrPort("10.64.0.2:1"), To: netip.AddrPortFrom(to, 99)})
+	}
+	one.ask(request{Op: "forge", From: netip.MustParseAddrPort("10.64.0.2:1"), To: netip.MustParseAddrPort("10.64.0.1:99")})
+	one.ping("10.64.0.1") // on the same path: what was sent before is through
+	if n := hub.ask(request{Op: "heard"}).Number; n != 1 {
+		t.Errorf("the hub heard %d datagrams, want only that to the device's address", n)
+	}
+	if n := two.ask(request{Op: "heard"}).Number; n != 0 {
+		t.Errorf("%d datagrams went through the hub to a machine behind it", n)
+	}
+}
+
 // DEC-8: interface, address and route survive the process; the next one is back fast.
 func TestSpokeKilled(t *testing.T) {
 	b := newBed(t)
