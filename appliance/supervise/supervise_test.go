@@ -251,6 +251,48 @@ func TestSecondSupervisor(t *testing.T) {
 	awaitStatus(t, dir, func(s Status) bool { return s.State == "running" && s.PID != first.PID })
 }
 
+// DEC-8: a folder that somebody removes comes back around the same process, answers, and keeps it up; so no second one is started.
+func TestFolderRemoved(t *testing.T) {
+	dir := folder(t)
+	spec := specFor(t, "stays")
+	first := start(t, dir, spec)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if s := awaitStatus(t, dir, func(s Status) bool { return s.Supervised && s.State == "running" }); s.PID != first.PID {
+		t.Fatalf("%+v, was %+v", s, first)
+	}
+	awaitLine(t, dir, "supervisor: made the folder anew, which was removed")
+	if s := start(t, dir, spec); s.PID != first.PID || s.Restarts != 0 {
+		t.Fatalf("started again: %+v, was %+v", s, first)
+	}
+	syscall.Kill(first.PID, syscall.SIGKILL)
+	awaitStatus(t, dir, func(s Status) bool { return s.State == "running" && s.PID != first.PID })
+	awaitLine(t, dir, "began stays")
+}
+
+// DEC-8: where another supervisor was faster in a removed folder, the first one ends its process and goes.
+func TestFolderTaken(t *testing.T) {
+	dir := folder(t)
+	spec := specFor(t, "stays")
+	first, supervisor := start(t, dir, spec), supervisorOf(t, dir)
+	supervisor.signal(unix.SIGSTOP)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	start(t, dir, spec)
+	supervisor.signal(unix.SIGCONT)
+	await(t, func() string {
+		if supervisor.alive() || pidAlive(first.PID) {
+			return "the first supervisor or its process lives"
+		}
+		return ""
+	})
+	if s := awaitStatus(t, dir, func(s Status) bool { return s.State == "running" }); s.PID == first.PID || supervisorOf(t, dir) == supervisor {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	dir := folder(t)
 	start(t, dir, specFor(t, "crashes"))

@@ -22,6 +22,7 @@ const (
 // supervisor runs one folder's process. The loop alone changes anything.
 type supervisor struct {
 	dir      string
+	home     home
 	spec     Spec
 	log      *logFile
 	child    *child
@@ -40,14 +41,14 @@ func Run(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	release, err := lock(dir, "lock", false)
-	if err != nil {
+	s := &supervisor{dir: dir, retry: time.NewTimer(0), requests: make(chan request), over: make(chan struct{})}
+	s.retry.Stop()
+	if err := s.home.take(dir); err != nil {
 		return err
 	}
-	defer release()
+	defer s.home.leave()
 	unix.Umask(0o022)
-	s := &supervisor{dir: dir, state: readState(dir), retry: time.NewTimer(0), requests: make(chan request), over: make(chan struct{})}
-	s.retry.Stop()
+	s.state = readState(dir)
 	if s.spec, err = readSpec(dir); err != nil {
 		return err
 	}
@@ -63,18 +64,17 @@ func Run(ctx context.Context, dir string) error {
 	defer cancel()
 
 	s.begin()
-	l, err := listen(dir)
-	if err != nil {
+	if err := s.answer(); err != nil {
 		return err
 	}
-	defer l.Close()
-	go s.serve(l)
 	s.loop(ctx)
 	return nil
 }
 
 func (s *supervisor) loop(ctx context.Context) {
 	defer close(s.over)
+	look := time.NewTicker(lookHome)
+	defer look.Stop()
 	for {
 		var gone chan struct{}
 		if s.child != nil {
@@ -83,9 +83,19 @@ func (s *supervisor) loop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-look.C:
+			if !s.hold() {
+				return
+			}
 		case <-gone:
+			if !s.hold() {
+				return
+			}
 			s.ended()
 		case <-s.retry.C:
+			if !s.hold() {
+				return
+			}
 			s.start()
 		case r := <-s.requests:
 			err := s.handle(r.verb)
