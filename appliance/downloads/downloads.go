@@ -19,13 +19,17 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/durable"
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// maxBinary bounds a binary, in bytes.
-const maxBinary = 512 << 20
+const (
+	maxBinary      = 512 << 20 // bytes of a binary
+	maxConnections = 256       // further ones wait: a stranger who only connects takes no more of the process
+)
 
 // Binary is a binary on this machine, digested once.
 type Binary struct {
@@ -92,7 +96,7 @@ func (b *Binary) Serve(ctx context.Context, l net.Listener, config *tls.Config) 
 	server := &http.Server{Handler: mux, TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Minute, MaxHeaderBytes: 8 << 10}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(netutil.LimitListener(l, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve downloads: %w", err)
 	}
 	return nil

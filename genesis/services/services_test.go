@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/novox/mesh/appliance/installation"
 )
 
@@ -97,6 +99,67 @@ func TestOwn(t *testing.T) {
 	if err := Own(dir, "no-such-user"); err == nil {
 		t.Error("gave to nobody known")
 	}
+}
+
+// SAFE-3: who had the folder before may have left a second name of a file of root's in it, and changes it while it is given away.
+func TestOwnIsNotLedAstray(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving files away needs root: run the tests as root, as .ci/run does")
+	}
+	top := t.TempDir()
+	dir, outside := filepath.Join(top, "dir"), filepath.Join(top, "outside")
+	for _, d := range []string{filepath.Join(dir, "a"), outside} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	secret := filepath.Join(outside, "secret")
+	if err := os.WriteFile(secret, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := filepath.Join(dir, "second")
+	if err := os.Link(secret, second); err != nil {
+		t.Fatal(err)
+	}
+	if err := Own(dir, "nobody"); err == nil || owner(t, secret) != 0 {
+		t.Errorf("a file with a name elsewhere: %v, owner %d", err, owner(t, secret))
+	}
+	if err := os.Remove(second); err != nil {
+		t.Fatal(err)
+	}
+
+	// A folder and a link to outside change places all the while.
+	link := filepath.Join(top, "link")
+	if err := os.Symlink(outside, link); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, "a"), unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	for range 3000 {
+		if err := Own(dir, "nobody"); err != nil {
+			t.Errorf("while it changes: %v", err)
+			break
+		}
+		if owner(t, secret) != 0 {
+			t.Error("gave away what a link led to")
+			break
+		}
+		if err := os.Chown(dir, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	<-stopped
 }
 
 func owner(t *testing.T, path string) uint32 {
