@@ -96,7 +96,7 @@ func settle(ctx context.Context, cl *client.Client, nodes []appliance.NodeName, 
 			say(strings.Join(rest, "; "))
 		case appliance.KindOf(err) != appliance.Unavailable && appliance.KindOf(err) != appliance.NotReady && appliance.KindOf(err) != appliance.NotFound:
 			return err
-		default:
+		case ctx.Err() == nil || said == "": // time that is up says nothing of the controller
 			say("the controller does not answer yet")
 		}
 		select {
@@ -111,16 +111,24 @@ func settle(ctx context.Context, cl *client.Client, nodes []appliance.NodeName, 
 // notSettled marks that a current node has failed: the answer is no.
 const notSettled appliance.Reason = "not-settled"
 
+// checkWait refuses a wait of no length before anything is asked or changed.
+func checkWait(c *cobra.Command, wait bool, timeout time.Duration) error {
+	if wait && timeout <= 0 {
+		return usage(c, fmt.Sprintf("--timeout %s is no time to wait; such as 30s or 2m", timeout))
+	}
+	return nil
+}
+
 // wait is what --wait does: exit 1 when the answer is no.
 func (g *global) wait(c *cobra.Command, timeout time.Duration, nodes []appliance.NodeName) error {
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
-	cl, err := g.dial(ctx, timeout, c.ErrOrStderr())
+	cl, err := g.dial(c.Context(), max(timeout, dialWithin), c.ErrOrStderr()) // the hub may be reached when the time is up
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
-	err = settle(ctx, cl, nodes, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "waiting: "+text) })
+	err = settle(ctx, cl, nodes, func(text string) { fmt.Fprintln(c.ErrOrStderr(), plain("waiting: "+text)) })
 	if appliance.IsReason(err, notSettled) {
 		fail(c.ErrOrStderr(), c, err)
 		return errNo

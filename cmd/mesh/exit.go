@@ -90,16 +90,16 @@ func fail(w io.Writer, root *cobra.Command, err error) int {
 	}
 	var wrong usageError
 	if errors.As(err, &wrong) {
-		fmt.Fprintf(w, "error: %s\nnext:  %s --help\n", wrong.text, wrong.command.CommandPath())
+		fmt.Fprintf(w, "error: %s\nnext:  %s --help\n", plain(wrong.text), wrong.command.CommandPath())
 		return exitUsage
 	}
 	e := appliance.AsError(err)
-	fmt.Fprintf(w, "error: %s\n", e.Text)
+	fmt.Fprintf(w, "error: %s\n", plain(e.Text))
 	if e.Hint != "" {
-		fmt.Fprintf(w, "hint:  %s\n", e.Hint)
+		fmt.Fprintf(w, "hint:  %s\n", plain(e.Hint))
 	}
 	if e.Next != "" {
-		fmt.Fprintf(w, "next:  %s\n", e.Next)
+		fmt.Fprintf(w, "next:  %s\n", plain(e.Next))
 	}
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch e.Kind {

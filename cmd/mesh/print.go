@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -15,9 +17,12 @@ import (
 	"github.com/novox/mesh/appliance"
 )
 
+// outputs are the forms an answer can be given in.
+var outputs = []string{"table", "json", "yaml"}
+
 // checkOutput refuses an unknown --output.
 func (g *global) checkOutput(c *cobra.Command) error {
-	if !slices.Contains([]string{"table", "json", "yaml"}, g.output) {
+	if !slices.Contains(outputs, g.output) {
 		return usage(c, fmt.Sprintf("no output %s: table, json or yaml", appliance.Quote(g.output)))
 	}
 	return nil
@@ -37,9 +42,25 @@ func (g *global) show(c *cobra.Command, v any, table func(w io.Writer)) error {
 		}
 		return err
 	}
-	t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+	var text bytes.Buffer
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	table(t)
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(c.OutOrStdout(), plain(text.String()))
+	return err
+}
+
+// plain makes what moves a terminal's cursor, colours or title, or turns the direction of writing, visible instead: much of what is
+// printed are words of machines and of their modules' logs.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // row writes cells for a tabwriter; an empty cell becomes a dash, so that columns can be counted.
@@ -51,6 +72,14 @@ func row(w io.Writer, cells ...any) {
 		}
 	}
 	fmt.Fprintln(w, strings.Join(out, "\t"))
+}
+
+// yes says true and false as a table does.
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "no"
 }
 
 // ago says how long since t in the largest unit that fits; a dash for never.
