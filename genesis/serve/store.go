@@ -26,8 +26,9 @@ func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
 		dsn, err := ReadDSN(h.settings.StoreFile)
 		return dsn, func() {}, err
 	}
-	if _, err := os.Stat(Cluster(h.install)); errors.Is(err, os.ErrNotExist) && h.founded() {
-		return "", nil, h.gone(fmt.Errorf("there is no %s", Cluster(h.install)))
+	made := filepath.Join(Cluster(h.install), "PG_VERSION")
+	if _, err := os.Stat(made); errors.Is(err, os.ErrNotExist) && h.founded() {
+		return "", nil, h.gone(fmt.Errorf("there is no %s", made))
 	}
 	bin, _, err := postgres.FindFor(h.settings.PostgresBin, Cluster(h.install))
 	if err != nil {

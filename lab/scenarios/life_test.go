@@ -444,6 +444,13 @@ func (l *life) storeAway(t *testing.T) {
 		}
 		return ""
 	})
+	waitFor(t, "the hub says what is missing, and makes no other", 10*time.Second, func() string {
+		const log = "/var/lib/mesh/run/process/mesh-controller.serve/log"
+		if text, err := l.hub.Get(t.Context(), log); err != nil || !strings.Contains(string(text), "the records of mesh lab ("+before.Mesh.ID+") are gone: there is no "+cluster) {
+			return fmt.Sprintf("not in %s: %v", log, err)
+		}
+		return ""
+	})
 	for _, host := range l.bed.Hosts() {
 		waitFor(t, host.Name+" is connected to the bus without the store", 30*time.Second, func() string { return unconnected(t, host) })
 	}
