@@ -8,6 +8,7 @@ import (
 	"embed"
 	"io/fs"
 	"path"
+	"slices"
 )
 
 //go:embed all:base all:extra
@@ -30,6 +31,9 @@ func Base() []Bundle {
 	}
 	return all
 }
+
+// IsBase says whether a module of this name is a part of the mesh itself.
+func IsBase(name string) bool { return slices.Contains(raise, name) }
 
 // Extra gives the bundles that are registered by name, sorted.
 func Extra() []Bundle {

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/wire"
@@ -104,7 +105,7 @@ func waits(process wire.Resource, done map[string]wire.Status) bool {
 	return false
 }
 
-// keptData lists the data that no declaration names any more.
+// keptData lists the data that no declaration names any more: of folders in one another the outermost.
 func keptData(records []Record) []wire.Kept {
 	var out []wire.Kept
 	for _, r := range records {
@@ -113,7 +114,10 @@ func keptData(records []Record) []wire.Kept {
 			out = append(out, wire.Kept{Instance: r.Resource.Instance, Path: spec.Path})
 		}
 	}
-	return out
+	all := slices.Clone(out)
+	return slices.DeleteFunc(out, func(k wire.Kept) bool {
+		return slices.ContainsFunc(all, func(o wire.Kept) bool { return o.Instance == k.Instance && strings.HasPrefix(k.Path, o.Path+"/") })
+	})
 }
 
 // instances lists the instances of desired, in order of first appearance.

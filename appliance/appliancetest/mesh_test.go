@@ -90,6 +90,12 @@ func TestMeshFromJoinToPush(t *testing.T) {
 		}
 	}
 
+	for _, verb := range []operators.Verb{operators.PlanShow, operators.PlanPush} { // a slip is not taken for nothing to do
+		if err := m.Call(verb, operators.Scope{Only: "ap"}, nil); appliance.KindOf(err) != appliance.NotFound {
+			t.Errorf("%s of a module that runs nowhere: %v", verb, err)
+		}
+	}
+
 	t.Run("membership", func(t *testing.T) {
 		m.Wait("everybody knows everybody", func() string {
 			for _, n := range []*appliancetest.Node{m.Hub, n1, n2} {
@@ -164,7 +170,7 @@ func TestMeshFromJoinToPush(t *testing.T) {
 		if c := n1.Machine.String(); strings.Contains(c, "systemctl") || strings.Contains(c, "conf") || !strings.Contains(c, "app/data") {
 			t.Errorf("n1 after unassign:\n%s", c)
 		}
-		if kept := m.Node("n1").Kept; !slices.ContainsFunc(kept, func(k wire.Kept) bool { return strings.HasSuffix(k.Path, "app/data") }) {
+		if kept := m.Node("n1").Kept; len(kept) != 1 || !strings.HasSuffix(kept[0].Path, "/app") { // the outermost folder, once
 			t.Errorf("kept: %+v", kept)
 		}
 		assign(m, "n1")

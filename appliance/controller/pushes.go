@@ -63,6 +63,21 @@ func (p pending) scope(names []appliance.NodeName) ([]resolve.Node, error) {
 	return out, nil
 }
 
+// known refuses a module that is neither recorded for a node nor approved there, so that a slip is not taken for nothing to do.
+func (p pending) known(only appliance.ModuleName) error {
+	if only == "" {
+		return nil
+	}
+	for _, plans := range []map[appliance.NodeID]resolve.Plan{p.plans, p.old} {
+		for _, plan := range plans {
+			if slices.ContainsFunc(plan.Instances, func(i resolve.Instance) bool { return i.Module == only }) {
+				return nil
+			}
+		}
+	}
+	return appliance.Errorf(appliance.NotFound, "module %s is assigned to no node", appliance.Quote(string(only))).WithNext("mesh module list")
+}
+
 // next is the plan a push of one module approves: the approved plan with that module's instances as they are recorded now.
 func (p pending) next(node appliance.NodeID, only appliance.ModuleName) resolve.Plan {
 	if only == "" {
@@ -82,6 +97,9 @@ func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
 	}
 	nodes, err := p.scope(ask.Nodes)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.known(ask.Only); err != nil {
 		return nil, err
 	}
 	who, err := c.recorders(ctx)
@@ -127,6 +145,9 @@ func (c *Controller) pushPlan(ctx context.Context, a asked) (any, error) {
 	}
 	nodes, err := p.scope(ask.Nodes)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.known(ask.Only); err != nil {
 		return nil, err
 	}
 	facts, err := c.cfg.Store.Facts(ctx)

@@ -12,6 +12,7 @@ import (
 	"github.com/novox/mesh/appliance/manifest"
 	"github.com/novox/mesh/appliance/ports"
 	"github.com/novox/mesh/appliance/resolve"
+	"github.com/novox/mesh/bundles"
 )
 
 // Assign records that a module runs on a node, under the module's own name when Instance is empty, and assigns the ports its manifest
@@ -158,7 +159,7 @@ func recordPorts(ctx context.Context, tx pgx.Tx, a resolve.Assignment, declared 
 	return numbers, nil
 }
 
-// Unassign removes an instance from a node with its ports. What would break a dependant is refused.
+// Unassign removes an instance from a node with its ports. What would break a dependant is refused; on a base module the mesh itself stands.
 func (s *Store) Unassign(ctx context.Context, by By, instance appliance.InstanceName, node appliance.NodeID) error {
 	return s.change(ctx, "unassign "+string(instance), by, func(tx pgx.Tx) error {
 		if err := lockMesh(ctx, tx); err != nil {
@@ -167,11 +168,19 @@ func (s *Store) Unassign(ctx context.Context, by By, instance appliance.Instance
 		var module appliance.ModuleName
 		err := tx.QueryRow(ctx, `DELETE FROM assignment WHERE instance = $1 AND node = $2 RETURNING module`, instance, node).Scan(&module)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return appliance.Errorf(appliance.NotFound, "unassign: no instance %s is assigned to node %s", appliance.Quote(string(instance)), appliance.Quote(string(node))).
+			var name string
+			if err := tx.QueryRow(ctx, `SELECT COALESCE((SELECT name FROM node WHERE id = $1), $1)`, node).Scan(&name); err != nil {
+				return err
+			}
+			return appliance.Errorf(appliance.NotFound, "unassign: no instance %s is assigned to node %s", appliance.Quote(string(instance)), appliance.Quote(name)).
 				WithNext("mesh module list")
 		}
 		if err != nil {
 			return err
+		}
+		if bundles.IsBase(string(module)) {
+			return appliance.Errorf(appliance.Conflict, "unassign: %s is a base module, and the mesh stands on it", instance).
+				WithHint("genesis and join assign the base modules; they stay for as long as the machine is in the mesh")
 		}
 		if err := freeInstanceName(ctx, tx, instance); err != nil {
 			return err

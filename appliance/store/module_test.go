@@ -91,6 +91,18 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// MOD-7: the mesh stands on its base modules, whatever their instances are called.
+func TestBaseModuleStays(t *testing.T) {
+	s, g := founded(t)
+	register(t, s, `{"module": "mesh-network"}`)
+	assign(t, s, "mesh-network", "net", g.Hub.ID)
+	before := everythingRecorded(t, s)
+	wantRefusal(t, s.Unassign(t.Context(), by(), "net", g.Hub.ID), appliance.Conflict, "")
+	if diff := cmp.Diff(before, everythingRecorded(t, s), addresses, prefixes); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // PORT-2, PORT-4: a new manifest gives its instances the ports it leaves to the mesh, keeps what they have, and takes back the rest.
 func TestNewManifestMovesPorts(t *testing.T) {
 	s, g := founded(t)
