@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -83,6 +84,7 @@ func launch(dir string, command []string) (exited chan error, err error) {
 	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], dir)...)
 	cmd.Dir, cmd.Env, cmd.Stderr = "/", []string{"PATH=" + defaultPath}, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	keepFiles()
 	if group := makeGroup(supervisorsGroup); group != "" {
 		if g, err := os.Open(group); err == nil {
 			defer g.Close()
@@ -101,6 +103,17 @@ func launch(dir string, command []string) (exited chan error, err error) {
 		exited <- err
 	}()
 	return exited, nil
+}
+
+// keepFiles keeps what this process was started with open, a shell's files or an installer's, from what it starts. What it opens itself
+// is its own already.
+func keepFiles() {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
 }
 
 // Get says how the process of dir is; also where its supervisor is gone.

@@ -75,6 +75,14 @@ func behave(how string) {
 		}
 		fmt.Println("the last line")
 		select {}
+	case "files":
+		entries, _ := os.ReadDir("/proc/self/fd")
+		for _, e := range entries {
+			at, _ := os.Readlink("/proc/self/fd/" + e.Name())
+			fmt.Println(at)
+		}
+		fmt.Println("all")
+		select {}
 	case "says":
 		data, _ := os.ReadFile("/proc/self/status")
 		for l := range strings.Lines(string(data)) {
@@ -290,6 +298,22 @@ func TestFolderTaken(t *testing.T) {
 	})
 	if s := awaitStatus(t, dir, func(s Status) bool { return s.State == "running" }); s.PID == first.PID || supervisorOf(t, dir) == supervisor {
 		t.Errorf("%+v", s)
+	}
+}
+
+// SAFE-4: what whoever starts a supervisor has open, an installer's files or a shell's, is not handed to the process.
+func TestNothingOpenIsHandedOn(t *testing.T) {
+	dir, secret := folder(t), filepath.Join(t.TempDir(), "secret")
+	fd, err := unix.Open(secret, unix.O_CREAT|unix.O_RDWR, 0o600) // as a shell opens it: for all it starts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	start(t, dir, specFor(t, "files"))
+	awaitLine(t, dir, "all")
+	lines, err := Log(dir, 20)
+	if err != nil || strings.Contains(strings.Join(lines, " "), secret) {
+		t.Errorf("the process has open: %q, %v", lines, err)
 	}
 }
 

@@ -48,6 +48,7 @@ func Run(ctx context.Context, dir string) error {
 	}
 	defer s.home.leave()
 	unix.Umask(0o022)
+	keepFiles() // of who started us by hand
 	s.state = readState(dir)
 	if s.spec, err = readSpec(dir); err != nil {
 		return err
