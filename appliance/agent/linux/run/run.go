@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/novox/mesh/appliance"
 )
@@ -31,7 +34,7 @@ type Command struct {
 	// Environment is added to PATH, LC_ALL=C and nothing else.
 	Environment []string
 	Directory   string              // empty: /
-	As          *syscall.Credential // nil: as the caller
+	As          *syscall.Credential // nil: as the caller; another user can gain no privileges
 }
 
 // Find gives the absolute path of a program in Path; NotFound where it is not there.
@@ -64,7 +67,9 @@ func Output(ctx context.Context, c Command) ([]byte, error) {
 	cmd.WaitDelay = time.Second                                                          // for a grandchild that holds the output
 	var out tail
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	if err = start(cmd, c.As != nil); err == nil {
+		err = cmd.Wait()
+	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
@@ -72,6 +77,23 @@ func Output(ctx context.Context, c Command) ([]byte, error) {
 		return out.data, nil
 	}
 	return out.data, fmt.Errorf("run %s: %w%s", filepath.Base(path), err, out.words())
+}
+
+// start is cmd.Start, where plain with no new privileges. That belongs to a thread and cannot be taken back, so the thread ends with it.
+func start(cmd *exec.Cmd, plain bool) error {
+	if !plain {
+		return cmd.Start()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+		if err == nil {
+			err = cmd.Start()
+		}
+		done <- err
+	}()
+	return <-done
 }
 
 // ExitCode is what the program ended with; -1 when it did not get that far.

@@ -3,7 +3,9 @@ package run
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,5 +46,20 @@ func TestEnvironment(t *testing.T) {
 	out, err := Output(t.Context(), Command{Program: "env", Environment: []string{"A=b"}})
 	if err != nil || string(out) != "PATH="+Path+"\nLC_ALL=C\nA=b\n" {
 		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// What runs as another user, a module's check, gains no privileges by a program that would give them.
+func TestOthersGainNoPrivileges(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("starting programs of others needs root: run the tests as root, as .ci/run does")
+	}
+	status := Command{Program: "cat", Arguments: []string{"/proc/self/status"}}
+	for as, want := range map[*syscall.Credential]string{nil: "NoNewPrivs:\t0", {Uid: 65534, Gid: 65534}: "NoNewPrivs:\t1"} {
+		status.As = as
+		out, err := Output(t.Context(), status)
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("as %v: no %q in %s, %v", as, want, out, err)
+		}
 	}
 }
