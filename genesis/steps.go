@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nkeys"
@@ -50,7 +51,8 @@ type genesis struct {
 type Result struct {
 	Settings   serve.Settings
 	Credential operators.Credential
-	Already    bool // the hub was finished before
+	Already    bool     // the hub was finished before
+	Unheeded   []string // endpoints asked for that the mesh does not have: they were decided the first time
 }
 
 // Run brings the hub up and waits until its own node is current. Settled is asked for that, with the first operator's credential.
@@ -93,7 +95,8 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, s
 	if err != nil {
 		err = appliance.AsError(err).WithHint("the hub goes on trying; its processes' logs say what stands against it").WithNext(s.Logs())
 	}
-	return Result{Settings: g.settings, Credential: credential, Already: already}, err
+	unheeded := slices.DeleteFunc(slices.Clone(g.options.Endpoints), func(e string) bool { return slices.Contains(g.settings.Endpoints, e) })
+	return Result{Settings: g.settings, Credential: credential, Already: already, Unheeded: unheeded}, err
 }
 
 // refuseForeign refuses on a node of another mesh (GEN-3).

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,7 +65,8 @@ func instanceNames(ctx context.Context, g *global) (out []string) {
 			out = append(out, string(i.Name))
 		}
 	}
-	return out
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func openTokens(ctx context.Context, g *global) (out []string) {
@@ -76,4 +78,10 @@ func openTokens(ctx context.Context, g *global) (out []string) {
 	return out
 }
 
-func bundleNames(context.Context, *global) []string { return bundles.Names() }
+// bundleOrFolder offers the bundles and, by the shell, folders.
+func bundleOrFolder(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return bundles.Names(), cobra.ShellCompDirectiveDefault
+}

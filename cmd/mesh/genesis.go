@@ -81,8 +81,11 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	if err != nil {
 		return err
 	}
+	if len(result.Unheeded) > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "note: the hub's endpoints were decided the first time, and stay: %s. Not among them: %s.\n", strings.Join(result.Settings.Endpoints, ", "), strings.Join(result.Unheeded, ", "))
+	}
 	if result.Already {
-		fmt.Fprintf(c.ErrOrStderr(), "The hub of mesh %s is founded and runs.\n", result.Settings.Name)
+		fmt.Fprintf(c.ErrOrStderr(), "The hub of mesh %s is founded and runs. A line that joins another machine: mesh token create\n", result.Settings.Name)
 		return newStatusAnswer(g, c)
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), callWithin)
@@ -96,12 +99,9 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	if err := cl.Call(ctx, operators.TokenCreate, operators.NewToken{}, &token); err != nil {
 		return err
 	}
-	if g.output == "json" {
-		if err := json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"step": "closing", "state": "done", "mesh": result.Settings.Mesh, "name": result.Settings.Name, "join": token.Join}); err != nil {
-			return err
-		}
-	} else {
-		closing(c.OutOrStdout(), result, token, s.Kind(), time.Since(begun))
+	end := map[string]any{"step": "closing", "state": "done", "mesh": result.Settings.Mesh, "name": result.Settings.Name, "join": token.Join}
+	if err := g.show(c, end, func(w io.Writer) { closing(w, o.Install.Dir, result, token, s.Kind(), time.Since(begun)) }); err != nil {
+		return err
 	}
 	if foreground {
 		return stayInForeground(c.Context(), o.Install, s)
@@ -148,14 +148,14 @@ func (g *global) stepPrinter(w, stdout io.Writer) func(genesis.Event) {
 }
 
 // closing is the screen at the end: the join lines, what to do next, what to keep.
-func closing(w io.Writer, r genesis.Result, token operators.CreatedToken, kind string, took time.Duration) {
+func closing(w io.Writer, state string, r genesis.Result, token operators.CreatedToken, kind string, took time.Duration) {
 	fmt.Fprintf(w, "\nMesh %s stands after %.1f s. This machine is its hub, node %s, %s in the overlay %s.\n", r.Settings.Name, took.Seconds(), r.Settings.Hub.Name, r.Settings.Hub.Address, r.Settings.Range)
 	fmt.Fprintf(w, "\nOn a machine that shall join, as root (one machine, until %s):\n\n", token.Expires.Local().Format(time.DateTime))
 	for _, line := range token.Join {
 		fmt.Fprintf(w, "  %s\n", line)
 	}
 	fmt.Fprint(w, "\nNext:\n\n  mesh status\n  mesh module register hello\n  mesh module assign hello NODE --push --wait\n")
-	fmt.Fprint(w, "\nKeep a copy of the state folder somewhere else: it holds the keys of the mesh, and nothing can make them again.\n")
+	fmt.Fprintf(w, "\nKeep a copy of the state folder %s somewhere else: it holds the keys of the mesh, and nothing can make them again.\n", state)
 	if kind == "detached" {
 		fmt.Fprint(w, "\nThere is no systemd or OpenRC here: a reboot starts nothing. After one, run `mesh start`.\n")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"time"
@@ -67,8 +68,9 @@ func newStart(g *global) *cobra.Command {
 			if err := s.Start(c.Context()); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "started: node %s of mesh %s (%s)\n", r.Name, r.MeshName, s.Kind())
-			return nil
+			return g.show(c, r, func(w io.Writer) {
+				fmt.Fprintf(w, "started: node %s of mesh %s (%s)\n", r.Name, r.MeshName, s.Kind())
+			})
 		}}
 }
 
@@ -82,8 +84,9 @@ func newStop(g *global) *cobra.Command {
 			if err := stopAll(c.Context(), i, services.For(i)); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "stopped: node %s of mesh %s; its modules go on, the overlay is down\n", r.Name, r.MeshName)
-			return nil
+			return g.show(c, r, func(w io.Writer) {
+				fmt.Fprintf(w, "stopped: node %s of mesh %s; its modules go on, the overlay is down\n", r.Name, r.MeshName)
+			})
 		}}
 }
 

@@ -27,7 +27,7 @@ func newModule(g *global) *cobra.Command {
 }
 
 func newModuleRegister(g *global) *cobra.Command {
-	return &cobra.Command{Use: "register NAME|FOLDER", Short: "Make a module known: a bundle by its name, or a folder with a module.json", Args: exactly(1, "a bundle's name or a folder"), ValidArgsFunction: g.complete(false, bundleNames),
+	return &cobra.Command{Use: "register NAME|FOLDER", Short: "Make a module known: a bundle by its name, or a folder with a module.json", Args: exactly(1, "a bundle's name or a folder"), ValidArgsFunction: bundleOrFolder,
 		RunE: func(c *cobra.Command, args []string) error {
 			data, err := readManifest(args[0])
 			if err != nil {
@@ -94,7 +94,7 @@ func (p pushFlags) check(c *cobra.Command) error {
 	if p.wait && !p.push {
 		return usage(c, "--wait goes with --push")
 	}
-	return nil
+	return checkWait(c, p.wait, p.timeout)
 }
 
 // after ends a recording command: with a push where asked for, else with the next command (DEC-2).
@@ -123,6 +123,7 @@ func newModuleAssign(g *global) *cobra.Command {
 			return p.after(g, c, done, ask.Node, fmt.Sprintf("recorded: %s on %s", done.Instance, ask.Node))
 		}}
 	c.Flags().StringVar(&as, "as", "", "name of the instance (default: the module's)")
+	_ = c.RegisterFlagCompletionFunc("as", cobra.NoFileCompletions)
 	p.add(c)
 	return c
 }

@@ -38,8 +38,13 @@ func newPlan(g *global) *cobra.Command {
 			}
 			return nil
 		}}
-	c.Flags().StringVar(&only, "only", "", "only this module")
+	g.addOnly(c, &only)
 	return c
+}
+
+func (g *global) addOnly(c *cobra.Command, only *string) {
+	c.Flags().StringVar(only, "only", "", "only this module")
+	_ = c.RegisterFlagCompletionFunc("only", g.complete(true, moduleNames))
 }
 
 func printPlan(w io.Writer, plan operators.Plan) {
@@ -65,8 +70,13 @@ func newPush(g *global) *cobra.Command {
 	var wait bool
 	var timeout time.Duration
 	c := &cobra.Command{Use: "push [NODE…]", Short: "Approve what is recorded and send it", ValidArgsFunction: g.complete(true, nodeNames),
-		RunE: func(c *cobra.Command, args []string) error { return push(g, c, scope(args, only), wait, timeout) }}
-	c.Flags().StringVar(&only, "only", "", "only this module")
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkWait(c, wait, timeout); err != nil {
+				return err
+			}
+			return push(g, c, scope(args, only), wait, timeout)
+		}}
+	g.addOnly(c, &only)
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the nodes are current, clean and healthy; exit 1 when one has failed")
 	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait")
 	return c

@@ -16,6 +16,9 @@ func newStatus(g *global) *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{Use: "status", Short: "What runs where, and whether it is what was approved", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkWait(c, wait, timeout); err != nil {
+				return err
+			}
 			if wait {
 				if err := g.wait(c, timeout, nil); err != nil {
 					return err
@@ -39,10 +42,6 @@ func newStatusAnswer(g *global, c *cobra.Command) error {
 func printStatus(w io.Writer, s operators.Status) {
 	row(w, "NODE", "CURRENT", "OUTCOME", "HEALTH", "SEEN", "NUMBER", "UNPUSHED", "INSTANCES")
 	for _, n := range s.Nodes {
-		current := "no"
-		if n.Current {
-			current = "yes"
-		}
 		seen := ago(n.LastSeen)
 		if n.Lost {
 			seen += " (lost)"
@@ -54,7 +53,7 @@ func printStatus(w io.Writer, s operators.Status) {
 			}
 			instances += fmt.Sprintf("%s=%s", i.Name, i.Health)
 		}
-		row(w, n.Name, current, n.Outcome, n.Health, seen, n.Number, n.Unpushed, instances)
+		row(w, n.Name, yes(n.Current), n.Outcome, n.Health, seen, n.Number, n.Unpushed, instances)
 	}
 	for _, n := range s.Nodes {
 		for _, f := range n.Failures {
@@ -94,7 +93,7 @@ func newNode(g *global) *cobra.Command {
 			return g.show(c, s.Nodes, func(w io.Writer) {
 				row(w, "NAME", "ID", "MODE", "SEEN", "CURRENT", "HEALTH")
 				for _, n := range s.Nodes {
-					row(w, n.Name, n.ID, n.Mode, ago(n.LastSeen), n.Current, n.Health)
+					row(w, n.Name, n.ID, n.Mode, ago(n.LastSeen), yes(n.Current), n.Health)
 				}
 			})
 		}},
@@ -125,7 +124,7 @@ func newOverlay(g *global) *cobra.Command {
 		return g.show(c, o, func(w io.Writer) {
 			row(w, "NODE", "ADDRESS", "HUB", "PATH", "HANDSHAKE", "ENDPOINT")
 			for _, n := range o.Nodes {
-				row(w, n.Name, n.Address, n.Hub, n.Path, ago(n.Handshake), n.Endpoint)
+				row(w, n.Name, n.Address, yes(n.Hub), n.Path, ago(n.Handshake), n.Endpoint)
 			}
 		})
 	}})
@@ -135,6 +134,9 @@ func newOverlay(g *global) *cobra.Command {
 func newAudit(g *global) *cobra.Command {
 	var limit int
 	c := &cobra.Command{Use: "audit", Short: "Who changed what", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
+		if limit < 1 {
+			return usage(c, fmt.Sprintf("--limit %d shows nothing; 1 or more", limit))
+		}
 		var entries []operators.AuditEntry
 		if err := g.call(c, operators.AuditList, operators.ListAudit{Limit: limit}, &entries); err != nil {
 			return err
@@ -146,6 +148,6 @@ func newAudit(g *global) *cobra.Command {
 			}
 		})
 	}}
-	c.Flags().IntVar(&limit, "limit", 100, "how many, newest first")
+	c.Flags().IntVar(&limit, "limit", 100, "how many, newest first; at most 1000")
 	return c
 }

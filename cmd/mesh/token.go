@@ -22,6 +22,12 @@ func newTokenCreate(g *global) *cobra.Command {
 	var name string
 	c := &cobra.Command{Use: "create", Short: "Make a token and print the line that joins a machine", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
+			switch { // zero would mean the default
+			case ask.TTL < time.Second:
+				return usage(c, fmt.Sprintf("--ttl %s: one second to one year", ask.TTL))
+			case ask.Uses < 1:
+				return usage(c, fmt.Sprintf("--uses %d: 1 to 10000", ask.Uses))
+			}
 			if name != "" {
 				if ask.Name, err = appliance.ParseName[appliance.NodeName]("node", name); err != nil {
 					return err
@@ -68,6 +74,9 @@ func newTokenRevoke(g *global) *cobra.Command {
 			if !id.Valid() {
 				return usage(c, fmt.Sprintf("%s is no token id; `mesh token list` shows them", appliance.Quote(args[0])))
 			}
-			return g.call(c, operators.TokenRevoke, operators.RevokeToken{ID: id}, nil)
+			if err := g.call(c, operators.TokenRevoke, operators.RevokeToken{ID: id}, nil); err != nil {
+				return err
+			}
+			return g.show(c, map[string]any{"id": id}, func(w io.Writer) { fmt.Fprintf(w, "revoked: %s; who has joined with it stays\n", id) })
 		}}
 }

@@ -157,6 +157,10 @@ func TestSecondGenesis(t *testing.T) {
 	if err != nil || code != 0 || !strings.Contains(errs, "The hub of mesh home is founded and runs") || !strings.Contains(out, "NODE") {
 		t.Errorf("once more: exit code %d: %v\n%s%s", code, err, out, errs)
 	}
+	_, errs, _, _ = hub.Run(t.Context(), line("genesis", "--name", "home", "--endpoint", "192.0.2.1")...)
+	if !strings.Contains(errs, "Not among them: 192.0.2.1:4222.") || !strings.Contains(errs, "mesh token create") {
+		t.Errorf("with another endpoint: %s", errs)
+	}
 	if after := run(t, hub, "cat", "/var/lib/mesh/mesh.json"); after != before {
 		t.Errorf("the mesh went from %s to %s", before, after)
 	}
