@@ -19,8 +19,8 @@ ENDPOINT ?= $(firstword $(shell hostname -I 2>/dev/null))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 TIMEOUT     ?= 30m
 FUZZTIME    ?= 30s
-# Where goroutines share state; elsewhere the race detector only costs time.
-RACE := $(patsubst %,./%/...,$(wildcard appliance/agent appliance/bus appliance/controller appliance/supervise appliance/appliancetest embedded))
+# Where goroutines share state: these run under the race detector, and everything else without, where it only costs time.
+RACE := $(patsubst %,./%/...,$(wildcard appliance/agent appliance/bus appliance/controller appliance/appliancetest embedded/natsd))
 
 .PHONY: help build genesis test packages lint generate bench fuzz clean
 
@@ -43,8 +43,8 @@ packages: ## install what the tests need, saying what
 	@.ci/packages
 
 test: packages lint ## every test that runs here, the lab included
-	go test -count=1 -timeout $(TIMEOUT) ./...
 	CGO_ENABLED=1 go test -race -count=1 -timeout $(TIMEOUT) $(RACE)
+	raced=$$(go list $(RACE)); others=$$(go list ./... | grep -vxF "$$raced"); go test -count=1 -timeout $(TIMEOUT) $$others
 
 lint: ## gofmt, vet, staticcheck
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "error: not formatted: $$unformatted" >&2; echo "hint: gofmt -w ." >&2; exit 1; fi
