@@ -226,6 +226,7 @@ func (l *Link) natsOptions(o Options, urls []string) nats.Options {
 		}
 	}
 	n.ReconnectErrCB = func(_ *nats.Conn, err error) { l.missed(err) }
+	slow := rate.Sometimes{Interval: time.Second}
 	n.AsyncErrorCB = func(_ *nats.Conn, s *nats.Subscription, err error) {
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			l.count.denied.Add(1)
@@ -234,7 +235,12 @@ func (l *Link) natsOptions(o Options, urls []string) nats.Options {
 		if s != nil {
 			subject = s.Subject
 		}
-		l.failed("bus error", err, "subject", subject)
+		tell := func() { l.failed("bus error", err, "subject", subject) }
+		if errors.Is(err, nats.ErrSlowConsumer) { // it comes with every message dropped
+			slow.Do(tell)
+			return
+		}
+		tell()
 	}
 	n.ClosedCB = func(*nats.Conn) { l.closed() }
 	return n
@@ -303,5 +309,5 @@ func (l *Link) closed() {
 }
 
 type counters struct {
-	retries, denied, undecodable, letGo, panics, foreignReplies, lateReplies atomic.Uint64
+	retries, denied, undecodable, letGo, panics, foreignReplies, lateReplies, floods atomic.Uint64
 }

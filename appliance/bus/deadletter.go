@@ -57,7 +57,8 @@ func (l *Link) bury(ctx context.Context, m Message, reason string) error {
 	return nil
 }
 
-// setAside is for messages heard from core: nothing waits for it, and only the controller has where to put them.
+// setAside is for messages heard from core: nothing waits for it, and only the controller has where to put them. Least of all do the
+// messages behind it wait, which the stream's acknowledgement stands in line with. What is under way is bounded by the rate.
 func (l *Link) setAside(m Message, reason string) {
 	if l.user != wire.ControllerUser {
 		l.log.Error("bus message dropped", "subject", m.Subject, "reason", reason, "bytes", len(m.Data))
@@ -66,9 +67,11 @@ func (l *Link) setAside(m Message, reason string) {
 	if !l.dead.Allow() {
 		return
 	}
-	if err := l.bury(context.Background(), m, reason); err != nil {
-		l.failed("bus message lost", err, "subject", m.Subject)
-	}
+	go func() {
+		if err := l.bury(context.Background(), m, reason); err != nil {
+			l.failed("bus message lost", err, "subject", m.Subject)
+		}
+	}()
 }
 
 // DeadLetters are the newest n messages set aside, newest first.

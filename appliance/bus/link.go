@@ -78,6 +78,7 @@ type Status struct {
 	Panics         uint64 // of handlers
 	ForeignReplies uint64 // answers refused since they would have gone to another user's inbox
 	LateReplies    uint64 // replies nobody waits for
+	Floods         uint64 // messages left unread: their sender said more than anybody needs to
 }
 
 func (l *Link) Status() Status {
@@ -85,6 +86,7 @@ func (l *Link) Status() Status {
 	s := Status{
 		Retries: l.count.retries.Load(), Denied: l.count.denied.Load(), Undecodable: l.count.undecodable.Load(), LetGo: l.count.letGo.Load(),
 		Panics: l.count.panics.Load(), ForeignReplies: l.count.foreignReplies.Load(), LateReplies: l.count.lateReplies.Load(),
+		Floods: l.count.floods.Load(),
 	}
 	s.LastError, _ = l.lastError.Load().(string)
 	if nc.IsConnected() {
@@ -181,10 +183,15 @@ func (s *subscription) open(nc *nats.Conn) (err error) {
 }
 
 // Subscribe hears a subject until stop is called or the link closes; it outlives reconnections. One message is handled at a time. On
-// a subject that the controller follows, only envelopes of the kinds that belong there reach the handler. A handler that panics is
-// logged and counted, and the message set aside.
+// a subject that the controller follows, only envelopes of the kinds that belong there reach the handler. The controller hears of each
+// sender no more than a share. A handler that panics is logged and counted, and the message set aside.
 func (l *Link) Subscribe(subject string, handle func(Message)) (stop func(), err error) {
+	var senders shares
 	s := &subscription{subject: subject, handle: func(m *nats.Msg) {
+		if l.user == wire.ControllerUser && !senders.allow(wire.Token(m.Subject, 2)) { // whose that is, the broker holds senders to
+			l.count.floods.Add(1)
+			return
+		}
 		msg := Message{Subject: m.Subject, Data: m.Data, Time: time.Now(), Delivered: 1}
 		if _, ok := followed(m.Subject); ok {
 			if reason := recognise(&msg); reason != "" {

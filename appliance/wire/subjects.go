@@ -67,9 +67,11 @@ func OwnsInbox(user, reply string) bool {
 
 // Token gives the nth dot-separated part of a subject, empty when there is none.
 func Token(subject string, n int) string {
-	parts := strings.Split(subject, ".")
-	if n >= len(parts) {
-		return ""
+	for token := range strings.SplitSeq(subject, ".") {
+		if n == 0 {
+			return token
+		}
+		n--
 	}
-	return parts[n]
+	return ""
 }
