@@ -57,6 +57,20 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+// SAFE-2: a node that keeps changing the version it understands is listened to again later.
+func TestVersionTurns(t *testing.T) {
+	at := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+	var v versionTurns
+	for range 2 {
+		for i := range maxTurns + 3 {
+			if got := v.take(at); got != (i < maxTurns) {
+				t.Errorf("turn %d: %v", i, got)
+			}
+		}
+		at = at.Add(turnsPer)
+	}
+}
+
 // SAFE-2: one operator's requests are bounded, and do not bound another's.
 func TestTurns(t *testing.T) {
 	turns := newTurns()

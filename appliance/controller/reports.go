@@ -82,8 +82,11 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 			return
 		}
 		n.seen, n.handshake = now, alive.Handshake
-		changed = n.capabilities.Wire != alive.Capabilities.Wire
-		n.capabilities = alive.Capabilities
+		if n.capabilities.Wire == alive.Capabilities.Wire {
+			n.capabilities = alive.Capabilities
+		} else if n.turns.take(now) { // else a later alive says so again
+			n.capabilities, changed = alive.Capabilities, true
+		}
 		if n.declared.Digest == "" && now.Sub(n.resent) > sendAgain { // its first declaration failed
 			n.resent, changed = now, true
 		}

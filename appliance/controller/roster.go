@@ -28,6 +28,7 @@ type member struct {
 	ahead        appliance.Number // reported, and never issued by these records (DEC-3); zero where none
 	resent       time.Time        // the declaration
 	noticed      time.Time        // the membership
+	turns        versionTurns
 	runs         runs
 	seen         time.Time
 	handshake    time.Time
@@ -123,6 +124,28 @@ func (r *runs) take(run string, sequence uint64, now time.Time) bool {
 		r.last = map[string]uint64{r.current: r.last[r.current]}
 	}
 	r.current, r.last[run] = run, sequence
+	return true
+}
+
+// versionTurns bounds how often one node has declarations composed by saying that it understands another version: each is recorded.
+type versionTurns struct {
+	left  int
+	since time.Time
+}
+
+const (
+	maxTurns = 4
+	turnsPer = time.Minute
+)
+
+func (v *versionTurns) take(now time.Time) bool {
+	if now.Sub(v.since) >= turnsPer {
+		v.left, v.since = maxTurns, now
+	}
+	if v.left == 0 {
+		return false
+	}
+	v.left--
 	return true
 }
 
