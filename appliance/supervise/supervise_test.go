@@ -333,6 +333,9 @@ func TestBackoff(t *testing.T) {
 	if delay(100) != longest || delay(0) != firstDelay {
 		t.Error(delay(100), delay(0))
 	}
+	if s := start(t, dir, specFor(t, "stays")); s.State != "running" || s.Restarts != 0 {
+		t.Errorf("mended, and yet it answers for what ran before: %+v", s)
+	}
 }
 
 func TestPolicies(t *testing.T) {

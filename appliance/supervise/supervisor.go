@@ -161,7 +161,11 @@ func (s *supervisor) restart() error {
 	if err := s.end(); err != nil {
 		return err
 	}
-	s.record(func(st *state) { st.Stopped, st.Ended, st.Failures = false, false, 0 })
+	s.record(func(st *state) {
+		if st.Stopped, st.Ended, st.Failures = false, false, 0; st.MadeOf != s.spec.madeOf() {
+			st.Restarts = nil // another process answers for itself
+		}
+	})
 	s.start()
 	return nil
 }
