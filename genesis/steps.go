@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -114,13 +115,25 @@ func refuseForeign(o Options) error {
 	return nil
 }
 
-// finished says whether an earlier run got to the end and everything it started still runs.
+// finished says whether an earlier run got to the end and everything it started still runs. Where not, the steps are taken once more:
+// they also mend what was done to the hub's files since.
 func (g *genesis) finished(ctx context.Context) bool {
 	if _, err := g.options.Install.Read(); err != nil {
 		return false
 	}
-	running, err := g.services.Running(ctx)
-	return err == nil && running
+	s, err := serve.ReadSettings(g.options.Install)
+	if err != nil {
+		return false
+	}
+	if running, err := g.services.Running(ctx); err != nil || !running {
+		return false
+	}
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", loopback(s.Ports.Broker))
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 func (g *genesis) steps() []step {
@@ -160,7 +173,7 @@ func (g *genesis) folders(context.Context) error {
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
-	}{{i.Dir, 0o755}, {i.Node(), 0o700}, {i.Hub(), 0o700}, {filepath.Dir(i.Operator()), 0o700}, {i.Run(), 0o755}, {i.Log(), 0o755}, {filepath.Dir(i.Binary()), 0o755}} {
+	}{{i.Dir, 0o755}, {i.Node(), 0o700}, {i.Hub(), 0o700}, {filepath.Dir(i.Operator()), 0o700}, {i.Run(), 0o755}, {filepath.Dir(i.Binary()), 0o755}} {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return err
 		}

@@ -102,7 +102,6 @@ func (i Installation) Module(instance appliance.InstanceName) string {
 }
 
 func (i Installation) Run() string { return i.path("run") }
-func (i Installation) Log() string { return i.path("log") }
 
 // ProcessDir is the folder of the supervisor of one process.
 func (i Installation) ProcessDir(instance appliance.InstanceName, name string) string {

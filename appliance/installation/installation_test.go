@@ -66,9 +66,9 @@ func TestFindRefuses(t *testing.T) {
 func TestPaths(t *testing.T) {
 	i := installation.Installation{Dir: "/s"}
 	got := []string{i.File(), i.LockFile(), i.Binary(), i.Previous(), i.Node(), i.NodeKeys(), i.Certificate(), i.Hub(), i.HubKeys(), i.Operator(),
-		i.Module("mesh-store"), i.Run(), i.Log(), i.ProcessDir("hello", "web")}
+		i.Module("mesh-store"), i.Run(), i.ProcessDir("hello", "web")}
 	want := []string{"/s/mesh.json", "/s/lock", "/s/bin/mesh", "/s/bin/mesh.previous", "/s/node", "/s/node/keys", "/s/node/tls.crt", "/s/hub", "/s/hub/keys",
-		"/s/operator/admin.json", "/s/modules/mesh-store", "/s/run", "/s/log", "/s/run/process/hello.web"}
+		"/s/operator/admin.json", "/s/modules/mesh-store", "/s/run", "/s/run/process/hello.web"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -113,11 +113,14 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 func settleHub(ctx context.Context, credential operators.Credential, waiting func(string)) error {
 	ctx, cancel := context.WithTimeout(ctx, settledWithin)
 	defer cancel()
+	said := time.AfterFunc(saidAfter, func() { waiting("the hub does not answer yet at " + strings.Join(credential.Broker, ", ")) })
+	defer said.Stop()
 	cl, err := client.Dial(ctx, credential, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
+	said.Stop()
 	return settle(ctx, cl, nil, waiting)
 }
 

@@ -207,7 +207,7 @@ func (j *joining) cleanUp(why error) {
 		return
 	}
 	i := j.Install
-	paths := []string{i.Node(), i.Run(), i.Log(), filepath.Dir(i.Binary()), i.LockFile()}
+	paths := []string{i.Node(), i.Run(), filepath.Dir(i.Binary()), i.LockFile()}
 	if j.fresh {
 		paths = append(paths, i.Dir)
 	}
@@ -221,7 +221,7 @@ func (j *joining) cleanUp(why error) {
 // keys makes the node's keys, or takes those of an interrupted run.
 func (j *joining) keys() (identity.NodeKeys, error) {
 	i := j.Install
-	for _, dir := range []string{i.Node(), i.Run(), i.Log()} {
+	for _, dir := range []string{i.Node(), i.Run()} {
 		mode := os.FileMode(0o755)
 		if dir == i.Node() {
 			mode = 0o700

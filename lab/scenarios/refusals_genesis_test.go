@@ -164,5 +164,12 @@ func TestSecondGenesis(t *testing.T) {
 	if after := run(t, hub, "cat", "/var/lib/mesh/mesh.json"); after != before {
 		t.Errorf("the mesh went from %s to %s", before, after)
 	}
+	// What somebody did to the hub's files since, the same command mends.
+	run(t, hub, "chown", "-R", "root:root", "/var/lib/mesh/hub")
+	command(t, hub, 0, "stop")
+	command(t, hub, 0, "start")
+	if out, errs, code, err := hub.Run(t.Context(), genesis...); err != nil || code != 0 || !strings.Contains(out, "Mesh home stands") {
+		t.Errorf("with the hub's files root's: exit code %d: %v\n%s%s", code, err, out, errs)
+	}
 	refused(t, hub, refusal{line("genesis", "--name", "other", "--endpoint", hub.Address.String()), 3, []string{"holds mesh home", "is asked for other", "--state"}, 0})
 }
