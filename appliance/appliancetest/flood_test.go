@@ -1,11 +1,13 @@
 package appliancetest_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/appliancetest"
+	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -30,4 +32,33 @@ func TestNodeThatKeepsChangingItsVersion(t *testing.T) {
 	if issued := number() - before; issued == 0 || issued > 4 {
 		t.Errorf("%d declarations in 3 s", issued)
 	}
+}
+
+// SAFE-2, DEC-7: the largest report that a node can make leaves the mesh's status to be asked for.
+func TestLargestReportLeavesStatus(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	n, other := m.AddNode("n1"), m.AddNode("n2")
+	n.Stop()
+	report := account(t, m, n)
+	for room := wire.MaxEnvelope; room > 0; {
+		room = wire.MaxEnvelope - 1000 - len(must(wire.Encode(report))(t)) // the rest is the envelope's, and the outcome's around its text
+		report.Outcomes = append(report.Outcomes, wire.Outcome{ID: "a", Instance: "a", Kind: wire.User, Status: wire.Failed, Error: strings.Repeat("<", max(min(room, wire.MaxText), 0))})
+	}
+	stored(t, m, n.Connect(), wire.ReportSubject(n.ID), say(t, m, n, wire.KindReport, sequence(t, n)+1, report))
+	m.Wait("the report is recorded, and status answers", func() string {
+		var s operators.Status
+		if err := m.Call(operators.StatusShow, struct{}{}, &s); err != nil {
+			t.Fatal(err)
+		}
+		for _, node := range s.Nodes {
+			if node.Name == n.Name && len(node.Failures) == 0 {
+				return "no failure is shown"
+			}
+			if node.Name == other.Name && !node.Current {
+				return "the other node is not current"
+			}
+		}
+		return ""
+	})
 }

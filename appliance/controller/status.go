@@ -46,6 +46,7 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
+	fit(out.Nodes, maxStatus)
 	return out, nil
 }
 
