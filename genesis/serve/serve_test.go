@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -75,5 +76,29 @@ func TestSettings(t *testing.T) {
 	}
 	if _, err := ReadSettings(i); appliance.KindOf(err) != appliance.Conflict || !strings.Contains(err.Error(), "version 2, this binary reads 1") {
 		t.Errorf("another version: %v", err)
+	}
+}
+
+// SAFE-2: root's agent is held up by nothing that user mesh puts in place of hub.json, and led nowhere else.
+func TestSettingsThatAreNone(t *testing.T) {
+	i := installation.Installation{Dir: t.TempDir()}
+	if err := os.MkdirAll(i.Hub(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func(path string) error{
+		"a pipe":     func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a link":     func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a folder":   func(path string) error { return os.Mkdir(path, 0o700) },
+		"large ones": func(path string) error { return os.WriteFile(path, make([]byte, maxSettings+1), 0o600) },
+	} {
+		if err := put(SettingsFile(i)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadSettings(i); err == nil || errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := os.Remove(SettingsFile(i)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -75,13 +77,15 @@ func Streams(i installation.Installation) string {
 	return filepath.Join(i.Module("mesh-broker"), "data")
 }
 
-// settingsVersion is the form of hub.json.
-const settingsVersion = 1
+const (
+	settingsVersion = 1 // the form of hub.json
+	maxSettings     = 64 << 10
+)
 
 // ReadSettings reads hub.json; os.ErrNotExist where genesis has not got so far.
 func ReadSettings(i installation.Installation) (Settings, error) {
 	var s Settings
-	data, err := os.ReadFile(SettingsFile(i))
+	data, err := readSettings(SettingsFile(i))
 	if err != nil {
 		return s, err
 	}
@@ -92,6 +96,27 @@ func ReadSettings(i installation.Installation) (Settings, error) {
 		return s, appliance.Errorf(appliance.Conflict, "read %s: version %d, this binary reads %d", SettingsFile(i), s.Version, settingsVersion).WithHint("run the binary that wrote it, or a newer one")
 	}
 	return s, nil
+}
+
+// readSettings reads no more than a settings file can be: root's agent reads it in a folder of user mesh, who could make it anything.
+func readSettings(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = appliance.Errorf(appliance.Invalid, "read %s: not a regular file", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	if err == nil && len(data) > maxSettings {
+		err = appliance.Errorf(appliance.Invalid, "read %s: more than %d bytes", path, maxSettings)
+	}
+	return data, err
 }
 
 // Write puts hub.json in place.
