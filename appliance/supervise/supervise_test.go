@@ -36,12 +36,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// stay never returns. An empty select would be a deadlock to a runtime in which nothing else can happen.
+func stay() {
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
 // behave is a process that behaves as how says.
 func behave(how string) {
 	fmt.Println("began", how)
 	switch how {
 	case "stays":
-		select {}
+		stay()
 	case "hups":
 		hups := make(chan os.Signal, 1)
 		signal.Notify(hups, syscall.SIGHUP)
@@ -60,7 +67,7 @@ func behave(how string) {
 			os.WriteFile(fmt.Sprintf("grandchild.%d", c.Process.Pid), nil, 0o644)
 		}
 		os.WriteFile("ready", nil, 0o644)
-		select {}
+		stay()
 	case "leaves": // a grandchild behind, and ends
 		c := exec.Command(os.Args[0], "child", "stays")
 		c.Start()
@@ -74,7 +81,7 @@ func behave(how string) {
 			os.Stdout.Write(line)
 		}
 		fmt.Println("the last line")
-		select {}
+		stay()
 	case "files":
 		entries, _ := os.ReadDir("/proc/self/fd")
 		for _, e := range entries {
@@ -82,7 +89,7 @@ func behave(how string) {
 			fmt.Println(at)
 		}
 		fmt.Println("all")
-		select {}
+		stay()
 	case "says":
 		data, _ := os.ReadFile("/proc/self/status")
 		for l := range strings.Lines(string(data)) {
@@ -98,7 +105,7 @@ func behave(how string) {
 		fmt.Println(os.Environ())
 		_, err = io.Copy(io.Discard, os.Stdin)
 		fmt.Println("stdin:", err)
-		select {}
+		stay()
 	}
 	os.Exit(0)
 }

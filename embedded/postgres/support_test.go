@@ -33,7 +33,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("ready")
-		select {}
+		for {
+			time.Sleep(time.Hour) // an empty select could be a deadlock to the runtime
+		}
 	}
 	code := m.Run()
 	if template.dir != "" {

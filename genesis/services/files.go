@@ -26,10 +26,10 @@ func InstallBinary(i installation.Installation) error {
 	if self == i.Binary() {
 		return nil
 	}
-	have, err1 := sum(i.Binary())
-	want, err2 := sum(self)
-	if err1 == nil && err2 == nil && have == want {
-		return nil
+	if have, err := sum(i.Binary()); err == nil {
+		if want, err := sum(self); err == nil && have == want {
+			return nil
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(i.Binary()), 0o755); err != nil {
 		return err
