@@ -263,6 +263,12 @@ func TestOlderAgentIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := appliancetest.New(t)
 	n := m.Enrol("old")
+	m.Wait("what it was told at its enrolment is on its way to nobody", func() string {
+		if m.Node("old").Number == "" {
+			return "no declaration yet"
+		}
+		return ""
+	})
 	can := n.Machine.Host().Capabilities()
 	newer := can
 	can.Wire = 0

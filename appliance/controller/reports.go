@@ -96,7 +96,12 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 			n.noticed = now
 		}
 		if n.declared.Digest != "" && n.declared.Digest != alive.Digest && now.Sub(n.resent) > sendAgain {
-			n.resent, again = now, n.declared.Envelope
+			n.resent = now
+			if h, err := wire.Peek(n.declared.Envelope); err == nil && h.Version <= n.capabilities.Wire {
+				again = n.declared.Envelope
+			} else { // composed for what it understood before
+				changed = true
+			}
 		}
 	})
 	if !fresh {
