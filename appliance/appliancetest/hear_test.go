@@ -398,6 +398,7 @@ func TestForgedClaims(t *testing.T) {
 		}
 		return ""
 	})
+	still(t, m)
 	before := must(m.Store.Nodes(t.Context()))(t)
 	for range 3 {
 		stored(t, m, j, wire.EnrolSubject(token.ID), claim)

@@ -61,7 +61,7 @@ func records(t *testing.T, m *appliancetest.Mesh, but ...string) map[string]stri
 	return out
 }
 
-// still waits until what stopped agents have said last is recorded: a second without a change.
+// still waits until what happened last has had all its consequences: longer without a change than a membership waits for others.
 func still(t *testing.T, m *appliancetest.Mesh) {
 	t.Helper()
 	last, since := records(t, m), time.Now()
@@ -69,7 +69,7 @@ func still(t *testing.T, m *appliancetest.Mesh) {
 		if now := records(t, m); !maps.Equal(last, now) {
 			last, since = now, time.Now()
 		}
-		if time.Since(since) < time.Second {
+		if time.Since(since) < 1500*time.Millisecond {
 			return "they changed a moment ago"
 		}
 		return ""
