@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -30,6 +31,7 @@ type Config struct {
 	Become  func(ctx context.Context, to wire.Replace) error
 	Carried []wire.CarriedPort // what carried parts bind on this machine; stated once at start. Empty on most nodes.
 	Beat    time.Duration      // between two alives; 0 means 20 s
+	Check   time.Duration      // between two looks at everything declared; 0 means 5 min
 	Log     *slog.Logger
 }
 
@@ -44,11 +46,14 @@ type Agent struct {
 	memberships  *latest
 	health       chan struct{}
 	refusals     chan refusal
+	notices      chan struct{}
 	held         document // the last accepted declaration; without an envelope it is only known by its number
 	members      *wire.Membership
 	member       document // the envelope of members
 	retry        time.Duration
 	due          time.Time // of the next try; zero: nothing waits for one
+	looked       time.Time // the end of the last pass over everything declared
+	look         time.Time // when the next is due; zero: there is nothing to look at yet
 	loose        bool      // the overlay is not what members say
 	owes         bool      // a report could not be kept
 	owed         *wire.Facts
@@ -56,10 +61,11 @@ type Agent struct {
 	warned       map[string]time.Time // by code
 	run          string
 
-	mu    sync.Mutex
-	alive wire.Alive
-	link  *bus.Link
-	beats uint64
+	mu     sync.Mutex
+	alive  wire.Alive
+	link   *bus.Link
+	beats  uint64
+	notice time.Time // of the last notice
 }
 
 // Run is the agent's life; it ends with ctx or with an error that a restart will not mend.
@@ -89,8 +95,11 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = 20 * time.Second
 	}
+	if cfg.Check == 0 {
+		cfg.Check = 5 * time.Minute
+	}
 	a := &Agent{cfg: cfg, state: s, declarations: newLatest(), memberships: newLatest(), health: make(chan struct{}, 1),
-		refusals: make(chan refusal, 16), warned: map[string]time.Time{}, run: appliance.NewRunID()}
+		refusals: make(chan refusal, 16), notices: make(chan struct{}, 1), warned: map[string]time.Time{}, run: appliance.NewRunID()}
 	a.engine = &Engine{machine: cfg.Machine, state: s, overlay: a.overlay}
 	a.watch = newWatch(cfg.Machine, func() {
 		select {
@@ -144,7 +153,9 @@ func (a *Agent) resume(ctx context.Context) {
 	if a.members != nil {
 		a.setOverlay(ctx)
 	}
+	a.engine.waking = true
 	a.reapply(ctx)
+	a.engine.waking = false
 	if len(a.cfg.Carried) > 0 {
 		a.report(&wire.Facts{Carried: &a.cfg.Carried})
 	}
@@ -159,9 +170,12 @@ func (a *Agent) reapply(ctx context.Context) {
 
 // step waits for one thing and deals with it.
 func (a *Agent) step(ctx context.Context) {
-	var again <-chan time.Time
+	var again, look <-chan time.Time
 	if !a.due.IsZero() {
 		again = time.After(time.Until(a.due))
+	}
+	if !a.look.IsZero() {
+		look = time.After(time.Until(a.look))
 	}
 	select {
 	case <-ctx.Done():
@@ -176,6 +190,10 @@ func (a *Agent) step(ctx context.Context) {
 		a.report(nil)
 	case <-again:
 		a.tryAgain(ctx)
+	case <-a.notices:
+		a.hearNotice()
+	case <-look:
+		a.check(ctx)
 	}
 }
 
@@ -281,6 +299,7 @@ func (a *Agent) overlay() (host.OverlayState, error) {
 
 // apply makes a declaration true and gives the account of it.
 func (a *Agent) apply(ctx context.Context, doc document) {
+	defer a.lookLater()
 	outcomes, desired, err := a.carryOut(ctx, doc)
 	if ctx.Err() != nil {
 		return
@@ -293,8 +312,13 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 		a.cfg.Log.Error("apply declaration", "number", doc.number, "err", err)
 		outcomes = append(outcomes, wire.Outcome{ID: "declaration", Status: wire.Refused, Step: "read", Error: err.Error()})
 	}
-	same := a.state.applied.About == wire.About{Number: doc.number, Digest: doc.digest} && sameAccount(a.state.applied.Outcomes, outcomes)
-	a.state.applied.About = wire.About{Number: doc.number, Digest: doc.digest}
+	about := wire.About{Number: doc.number, Digest: doc.digest}
+	same := a.state.applied.About == about
+	if same {
+		outcomes = sum(a.state.applied.Outcomes, outcomes)
+		same = sameAccount(a.state.applied.Outcomes, outcomes)
+	}
+	a.state.applied.About = about
 	a.state.applied.Outcomes = outcomes
 	a.snapshot()
 	a.watch.set(ctx, desired)
@@ -376,13 +400,19 @@ func (a *Agent) refuse(what wire.Kind, err error) {
 	}
 	a.accept(what)
 	a.warned[code] = time.Now()
-	a.warnings = append(a.warnings, wire.Warning{Code: code, Severity: "error", Text: err.Error(), Remedy: "if nobody tampered with the bus, push once more"})
+	remedy := "if nobody tampered with the bus, push once more"
+	if what == wire.KindNotice {
+		remedy = cmp.Or(appliance.AsError(err).Hint, "if nobody tampered with the bus, ask once more: mesh check")
+	}
+	a.warnings = append(a.warnings, wire.Warning{Code: code, Severity: "error", Text: err.Error(), Remedy: remedy})
 	a.report(nil)
 }
 
-// accept ends the warning about refused documents of the kind.
-func (a *Agent) accept(what wire.Kind) {
+// accept ends the warning about refused documents of the kind; it says whether there was one.
+func (a *Agent) accept(what wire.Kind) (warned bool) {
 	code := string(what) + "-refused"
+	before := len(a.warnings)
 	delete(a.warned, code)
 	a.warnings = slices.DeleteFunc(slices.Clone(a.warnings), func(w wire.Warning) bool { return w.Code == code })
+	return len(a.warnings) < before
 }

@@ -20,7 +20,7 @@ func (a *Agent) connect(ctx context.Context) {
 	}
 	hear := map[string]func([]byte){
 		wire.DeclarationSubject(a.cfg.Node): a.verified(wire.KindDeclaration, string(a.cfg.Node), a.declarations),
-		wire.NoticeSubject(a.cfg.Node):      a.verified(wire.KindMembership, wire.Everybody, a.memberships),
+		wire.NoticeSubject(a.cfg.Node):      a.noticed(a.verified(wire.KindMembership, wire.Everybody, a.memberships)),
 		wire.SubjectMembership:              a.verified(wire.KindMembership, wire.Everybody, a.memberships),
 	}
 	for subject, take := range hear {
@@ -45,11 +45,16 @@ func (a *Agent) verified(kind wire.Kind, to string, into *latest) func([]byte) {
 		if err == nil {
 			return
 		}
-		select {
-		case a.refusals <- refusal{kind, err}:
-		default:
-			a.cfg.Log.Error("refused", "what", kind, "err", err)
-		}
+		a.refused(kind, err)
+	}
+}
+
+// refused hands a refusal to the loop.
+func (a *Agent) refused(kind wire.Kind, err error) {
+	select {
+	case a.refusals <- refusal{kind, err}:
+	default:
+		a.cfg.Log.Error("refused", "what", kind, "err", err)
 	}
 }
 

@@ -21,6 +21,7 @@ type Engine struct {
 	state   *state
 	overlay func() (host.OverlayState, error) // what the overlay shall be while it is declared
 	told    func(wire.Outcome)                // progress; may be nil
+	waking  bool                              // the first pass after the agent started
 }
 
 // Raise applies resources as carried: raised from the binary, before any declaration. It returns the first failure as an error.
@@ -104,6 +105,9 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	if seen.Matches && have != nil && !have.Kept && (have.Declared || carried) && (have.Carried || !carried) && sameResource(have.Resource, r) {
 		return o, nil
 	}
+	if !carried {
+		o.Drift = e.drifted(r, have, seen)
+	}
 	var undo json.RawMessage
 	if have == nil {
 		if undo, err = effector.Before(ctx, r); err != nil {
@@ -118,6 +122,9 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	}
 	if !seen.Matches {
 		o.Status = wire.Applied
+		if o.Drift != "" {
+			o.Step = "drift"
+		}
 		e.state.record(r.ID).Owes = "" // just started, it has taken up everything
 	}
 	return o, nil

@@ -65,7 +65,7 @@ func cutLists(r *wire.Report, n int) {
 func cutTexts(r *wire.Report, size, lines int) {
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		o.Step, o.Error, o.Log = cut(o.Step, size), cut(o.Error, size), cutLog(o.Log, size, lines)
+		o.Step, o.Error, o.Drift, o.Log = cut(o.Step, size), cut(o.Error, size), cut(o.Drift, size), cutLog(o.Log, size, lines)
 	}
 	for i := range r.Health {
 		h := &r.Health[i]

@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/ed25519"
 	"sync"
+	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/wire"
@@ -21,6 +22,7 @@ type document struct {
 	number   appliance.Number
 	digest   appliance.Digest
 	version  int
+	signed   time.Time
 	body     []byte
 }
 
@@ -38,7 +40,7 @@ func (b Believes) open(data []byte, kind wire.Kind, to string) (document, error)
 	case h.Version < 0 || h.Version > wire.Version:
 		return document{}, appliance.Errorf(appliance.Invalid, "open %s: wire version %d, this agent reads %d", kind, h.Version, wire.Version)
 	}
-	return document{envelope: data, number: h.Number(), digest: h.Digest, version: h.Version, body: body}, nil
+	return document{envelope: data, number: h.Number(), digest: h.Digest, version: h.Version, signed: h.Time, body: body}, nil
 }
 
 // latest holds the newest document of a kind until the loop takes it. A newer one overtakes it; an older one never does, however late it

@@ -42,7 +42,7 @@ func ParseReport(body []byte) (Report, error) {
 	severities := []string{"info", "warning", "error"}
 	statuses := []Status{Unchanged, Applied, Removed, StatusKept, Refused, Failed}
 	for _, o := range r.Outcomes {
-		if !slices.Contains(statuses, o.Status) || o.ID == "" || long(o.Log, o.ID, o.Step, o.Error, string(o.Instance)) {
+		if !slices.Contains(statuses, o.Status) || o.ID == "" || long(o.Log, o.ID, o.Step, o.Error, o.Drift, string(o.Instance)) {
 			return refuse("outcome " + appliance.Quote(o.ID) + " is not one, or too long")
 		}
 	}

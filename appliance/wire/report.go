@@ -43,9 +43,10 @@ type Outcome struct {
 	Instance appliance.InstanceName `json:"instance"`
 	Kind     ResourceKind           `json:"kind"`
 	Status   Status                 `json:"status"`
-	Step     string                 `json:"step,omitempty"` // what was being done: observe, do, undo, ready, depends on …
+	Step     string                 `json:"step,omitempty"` // what was being done: observe, do, undo, drift, ready, depends on …
 	Error    string                 `json:"error,omitempty"`
-	Log      []string               `json:"log,omitempty"` // the last ten lines
+	Drift    string                 `json:"drift,omitempty"` // what differed from what was made, since this declaration; never a file's content
+	Log      []string               `json:"log,omitempty"`   // the last ten lines
 }
 
 // HealthState is how an instance is.

@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/wire"
+)
+
+// between is the least time between two looks that were asked for.
+const between = time.Second
+
+// check looks at everything declared, and puts right what is not as it was made (DEC-6).
+func (a *Agent) check(ctx context.Context) {
+	a.look = time.Time{}
+	if a.held.version == 0 {
+		return // nothing is held, or only which binary to become
+	}
+	a.reapply(ctx)
+	a.setOverlay(ctx) // peers and names, of which no resource tells
+}
+
+// lookLater follows each pass, whatever it was for. Where something failed, the next try of it looks at everything.
+func (a *Agent) lookLater() {
+	a.looked, a.look = time.Now(), time.Time{}
+	if clean(a.state.applied.Outcomes) {
+		a.look = a.looked.Add(a.cfg.Check + rand.N(a.cfg.Check/10+1))
+	}
+}
+
+// noticed takes notices from the subject that memberships come on too. The header is not proven yet: it only says under which kind to open.
+func (a *Agent) noticed(otherwise func([]byte)) func([]byte) {
+	return func(data []byte) {
+		if h, err := wire.Peek(data); err != nil || h.Kind != wire.KindNotice {
+			otherwise(data)
+		} else if err := a.takeNotice(data); err != nil {
+			a.refused(wire.KindNotice, err)
+		}
+	}
+}
+
+// takeNotice verifies a notice and wakes the loop. Played again, within its two minutes to an agent that has just started, one causes
+// another look and nothing else; so the time of the last is not kept on disk, and looks are bounded to one a second.
+func (a *Agent) takeNotice(data []byte) error {
+	doc, err := a.cfg.open(data, wire.KindNotice, string(a.cfg.Node))
+	if err != nil {
+		return err
+	}
+	if off := time.Since(doc.signed).Abs(); off > wire.NoticeWindow {
+		return appliance.Errorf(appliance.Denied, "hear notice: signed at %s, here it is %s", doc.signed.Format(time.RFC3339), now().Format(time.RFC3339)).
+			WithReason("clock").WithHint("the clocks of hub and node must agree within two minutes; set this machine's clock")
+	}
+	if _, err := wire.ParseNotice(doc.body); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !doc.signed.After(a.notice) {
+		return appliance.Errorf(appliance.Conflict, "hear notice: of %s, a later one was heard already", doc.signed.Format(time.RFC3339Nano)).WithReason(wire.Superseded)
+	}
+	a.notice = doc.signed
+	select {
+	case a.notices <- struct{}{}:
+	default: // one look serves both
+	}
+	return nil
+}
+
+// hearNotice has the next look come at once, or as soon after the last as it may.
+func (a *Agent) hearNotice() {
+	if a.accept(wire.KindNotice) {
+		a.report(nil)
+	}
+	a.look = time.Now()
+	if soonest := a.looked.Add(between); a.look.Before(soonest) {
+		a.look = soonest
+	}
+}
+
+// drifted says how r is not what was made and recorded; empty where it was not made so yet. What ends with the machine is no drift
+// when the agent starts: processes and the overlay.
+func (e *Engine) drifted(r wire.Resource, have *Record, seen host.Observation) string {
+	if seen.Matches || have == nil || have.Kept || !have.Declared || !sameResource(have.Resource, r) {
+		return ""
+	}
+	if e.waking && (r.Kind == wire.Process || r.Kind == wire.Overlay) {
+		return ""
+	}
+	i := slices.IndexFunc(e.state.applied.Outcomes, func(o wire.Outcome) bool { return o.ID == r.ID })
+	if i < 0 || !made(e.state.applied.Outcomes[i]) && e.state.applied.Outcomes[i].Drift == "" {
+		return ""
+	}
+	if seen.Present {
+		return cmp.Or(seen.Differs, "it differs")
+	}
+	return cmp.Or(seen.Differs, "gone")
+}
+
+func made(o wire.Outcome) bool { return o.Status == wire.Unchanged || o.Status == wire.Applied }
+
+// sum is the account of a declaration after one more pass over it. What earlier passes did, removed or found drifted stays told, so that
+// a pass that finds nothing to do says nothing new.
+func sum(before, now []wire.Outcome) []wire.Outcome {
+	had, has := map[string]wire.Outcome{}, map[string]bool{}
+	for _, o := range now {
+		has[o.ID] = true
+	}
+	var out []wire.Outcome
+	for _, o := range before {
+		had[o.ID] = o
+		if !has[o.ID] && (o.Status == wire.Removed || o.Status == wire.StatusKept) {
+			out = append(out, o)
+		}
+	}
+	for _, o := range now {
+		earlier := had[o.ID]
+		if o.Status == wire.Unchanged && earlier.Status == wire.Applied {
+			o = earlier
+		}
+		o.Drift = cmp.Or(o.Drift, earlier.Drift)
+		out = append(out, o)
+	}
+	return out
+}
