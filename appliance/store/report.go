@@ -58,8 +58,8 @@ func queueAccount(b *pgx.Batch, node appliance.NodeID, sequence uint64, at time.
 	b.Queue(`DELETE FROM report_resource WHERE node = $1`, node)
 	for i, o := range r.Outcomes {
 		b.Queue(`
-			INSERT INTO report_resource (node, position, id, instance, kind, status, step, error, log) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			node, i, plain(o.ID), plain(string(o.Instance)), plain(string(o.Kind)), o.Status, plain(o.Step), plain(o.Error), plainAll(o.Log))
+			INSERT INTO report_resource (node, position, id, instance, kind, status, step, error, drift, log) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+			node, i, plain(o.ID), plain(string(o.Instance)), plain(string(o.Kind)), o.Status, plain(o.Step), plain(o.Error), plain(o.Drift), plainAll(o.Log))
 	}
 	b.Queue(`DELETE FROM instance_health WHERE node = $1`, node)
 	for _, h := range r.Health {

@@ -50,7 +50,7 @@ func said() []sent {
 		{4, wire.Report{About: about(1), Facts: binds(), Warnings: warn("four")}, true},
 		{5, wire.Report{About: about(3), Kept: []wire.Kept{{Instance: "old", Path: "/data/old"}},
 			Health:   []wire.Health{{Instance: "web", State: wire.Looping, Since: start, Why: "exit 1", Log: []string{"x"}}},
-			Outcomes: []wire.Outcome{{ID: "web/user/web", Instance: "web", Kind: wire.User, Status: wire.Unchanged}}}, false},
+			Outcomes: []wire.Outcome{{ID: "web/user/web", Instance: "web", Kind: wire.User, Status: wire.Applied, Step: "drift", Drift: "home \x00/, want /home"}}}, false}, // DEC-6
 		{6, wire.Report{Facts: &wire.Facts{}, Warnings: warn("six")}, false},
 	}
 }

@@ -74,7 +74,7 @@ func addParts(ctx context.Context, tx pgx.Tx, at map[appliance.NodeID]*NodeState
 		Node appliance.NodeID
 		wire.Outcome
 	}
-	outcomes, err := rows[outcome](ctx, tx, `SELECT node, id, instance, kind, status, step, error, log FROM report_resource ORDER BY node, position`)
+	outcomes, err := rows[outcome](ctx, tx, `SELECT node, id, instance, kind, status, step, error, drift, log FROM report_resource ORDER BY node, position`)
 	if err != nil {
 		return err
 	}
