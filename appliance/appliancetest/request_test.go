@@ -30,7 +30,7 @@ func arguments(node appliance.NodeName) map[operators.Verb]any {
 		operators.ModuleRegister: operators.RegisterModule{Manifest: []byte(strings.ReplaceAll(app, "VALUE", "x"))}, operators.ModuleList: struct{}{},
 		operators.ModuleShow: operators.ShowModule{Module: "mesh-network"}, operators.ModuleAssign: operators.AssignModule{Module: "app", Node: node},
 		operators.ModuleUnassign: operators.UnassignModule{Instance: "app", Node: node}, operators.PlanShow: operators.Scope{}, operators.PlanPush: operators.Scope{},
-		operators.StatusShow: struct{}{}, operators.OverlayShow: struct{}{}, operators.AuditList: operators.ListAudit{},
+		operators.StatusShow: struct{}{}, operators.OverlayShow: struct{}{}, operators.AuditList: operators.ListAudit{}, operators.NodeCheck: operators.CheckNodes{},
 	}
 }
 

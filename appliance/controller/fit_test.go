@@ -19,6 +19,7 @@ func TestStatusFits(t *testing.T) {
 		s := operators.NodeStatus{Name: appliance.NodeName(fmt.Sprint("n", n)), Health: wire.Looping, Resources: map[wire.Status]int{wire.Failed: n}, Warnings: []wire.Warning{}}
 		for i := range n {
 			s.Failures = append(s.Failures, wire.Outcome{ID: fmt.Sprint(i), Status: wire.Failed, Error: text, Log: []string{text}})
+			s.Drift = append(s.Drift, operators.Drift{ID: fmt.Sprint(i), What: text})
 			s.Instances = append(s.Instances, operators.InstanceStatus{Name: "a", Why: text, Log: []string{text}})
 			s.Kept = append(s.Kept, wire.Kept{Path: text})
 			s.Warnings = append(s.Warnings, wire.Warning{Text: text})

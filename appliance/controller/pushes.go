@@ -56,11 +56,15 @@ func (p pending) scope(names []appliance.NodeName) ([]resolve.Node, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(p.nodes, func(n resolve.Node) bool { return n.Name == name })
 		if i < 0 {
-			return nil, appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(name))).WithNext("mesh node list")
+			return nil, noNode(name)
 		}
 		out = append(out, p.nodes[i])
 	}
 	return out, nil
+}
+
+func noNode(name appliance.NodeName) error {
+	return appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(name))).WithNext("mesh node list")
 }
 
 // known refuses a module that is neither recorded for a node nor approved there, so that a slip is not taken for nothing to do.

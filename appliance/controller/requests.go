@@ -39,6 +39,7 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.PlanPush:       (*Controller).pushPlan,
 	operators.StatusShow:     (*Controller).showStatus,
 	operators.OverlayShow:    (*Controller).showOverlay,
+	operators.NodeCheck:      (*Controller).checkNodes,
 	operators.AuditList:      (*Controller).listAudit,
 }
 

@@ -3,6 +3,8 @@ package controller
 import (
 	"context"
 	"crypto/ed25519"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -159,4 +161,22 @@ func (r *roster) add(id appliance.NodeID, m *member) {
 	if r.nodes[id] == nil {
 		r.nodes[id] = m
 	}
+}
+
+// chosen gives the nodes named, all where none is; a name that no node has is refused.
+func (r *roster) chosen(names []appliance.NodeName) (map[appliance.NodeID]appliance.NodeName, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[appliance.NodeID]appliance.NodeName{}
+	for id, m := range r.nodes {
+		if len(names) == 0 || slices.Contains(names, m.name) {
+			out[id] = m.name
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(slices.Collect(maps.Values(out)), name) {
+			return nil, noNode(name)
+		}
+	}
+	return out, nil
 }

@@ -69,6 +69,9 @@ func nodeStatus(s store.NodeState, now time.Time) operators.NodeStatus {
 		if o.Status == wire.Failed || o.Status == wire.Refused {
 			n.Failures = append(n.Failures, o)
 		}
+		if o.Drift != "" {
+			n.Drift = append(n.Drift, operators.Drift{ID: o.ID, What: o.Drift, Repaired: o.Status == wire.Applied || o.Status == wire.Unchanged})
+		}
 	}
 	for _, h := range s.Health {
 		n.Instances = append(n.Instances, operators.InstanceStatus{Name: h.Instance, Health: h.State, Why: h.Why, Log: h.Log})

@@ -161,9 +161,27 @@ type NodeStatus struct {
 	Health    wire.HealthState    `json:"health"`
 	Resources map[wire.Status]int `json:"resources"`
 	Failures  []wire.Outcome      `json:"failures,omitempty"`
+	Drift     []Drift             `json:"drift,omitempty"`
 	Instances []InstanceStatus    `json:"instances"`
 	Kept      []wire.Kept         `json:"kept,omitempty"`
 	Warnings  []wire.Warning      `json:"warnings"`
+}
+
+// Drift is a resource that was found to differ from what the node had made, since its last declaration.
+type Drift struct {
+	ID       string `json:"id"`
+	What     string `json:"what"`
+	Repaired bool   `json:"repaired"`
+}
+
+// CheckNodes asks nodes to look at everything declared there, now; none named means all.
+type CheckNodes struct {
+	Nodes []appliance.NodeName `json:"nodes,omitempty"`
+}
+
+// Checked names the nodes that were asked. What they find is in their status.
+type Checked struct {
+	Nodes []appliance.NodeName `json:"nodes"`
 }
 
 // InstanceStatus is what the mesh knows of one instance.

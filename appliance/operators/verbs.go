@@ -34,6 +34,7 @@ const (
 	PlanPush       Verb = "plan.push"
 	StatusShow     Verb = "status.show"
 	OverlayShow    Verb = "overlay.show"
+	NodeCheck      Verb = "node.check"
 	AuditList      Verb = "audit.list"
 )
 
@@ -51,6 +52,7 @@ var table = map[Verb][]Role{
 	PlanPush:       {Admin},
 	StatusShow:     {Admin, Viewer},
 	OverlayShow:    {Admin, Viewer},
+	NodeCheck:      {Admin},
 	AuditList:      {Admin},
 }
 

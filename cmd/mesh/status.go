@@ -62,6 +62,9 @@ func printStatus(w io.Writer, s operators.Status) {
 				fmt.Fprintf(w, "    %s\n", l)
 			}
 		}
+		for _, d := range n.Drift {
+			fmt.Fprintf(w, "\n%s: %s had drifted: %s; %s\n", n.Name, d.ID, d.What, map[bool]string{true: "repaired", false: "not repaired"}[d.Repaired])
+		}
 		for _, i := range n.Instances {
 			if i.Why != "" {
 				fmt.Fprintf(w, "\n%s: %s is %s: %s\n", n.Name, i.Name, i.Health, i.Why)
