@@ -24,6 +24,7 @@ func TestReportFits(t *testing.T) {
 	for name, r := range map[string]wire.Report{
 		"small":            {Outcomes: []wire.Outcome{failed("short")}},
 		"a long error":     {Outcomes: []wire.Outcome{failed(strings.Repeat("x", 100_000))}},
+		"a long drift":     {Outcomes: []wire.Outcome{{ID: "the/failed/one", Status: wire.Applied, Drift: strings.Repeat("\xff", 100_000)}}},
 		"not UTF-8":        {Outcomes: []wire.Outcome{failed(strings.Repeat("\xff\xfe", 3000), strings.Repeat("\x80", 5000))}},
 		"runes on the cut": {Outcomes: []wire.Outcome{failed(strings.Repeat("é", 5000)), failed("x" + strings.Repeat("世", 5000))}},
 		"control bytes":    {Outcomes: []wire.Outcome{failed(strings.Repeat("\x00\x1b", 3000), strings.Repeat("\x01", 9000))}},

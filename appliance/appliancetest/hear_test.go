@@ -183,6 +183,7 @@ func absurdReports(t *testing.T, m *appliancetest.Mesh, n *appliancetest.Node, s
 	add("a status that is none", func(r *wire.Report) { r.Outcomes[0].Status = "fine" })
 	add("an outcome of nothing", func(r *wire.Report) { r.Outcomes[0].ID = "" })
 	add("a long error", func(r *wire.Report) { r.Outcomes[0].Error = strings.Repeat("x", 5000) })
+	add("a long drift", func(r *wire.Report) { r.Outcomes[0].Drift = strings.Repeat("x", 5000) })
 	add("a long log", func(r *wire.Report) { r.Outcomes[0].Log = make([]string, 51) })
 	add("many outcomes", func(r *wire.Report) {
 		for range 10_001 {

@@ -12,6 +12,18 @@ import (
 	"github.com/novox/mesh/appliance/operators"
 )
 
+// DEC-6: what had drifted is said as one line each.
+func TestStatusShowsDrift(t *testing.T) {
+	var out bytes.Buffer
+	printStatus(&out, operators.Status{Nodes: []operators.NodeStatus{{Name: "n1", Drift: []operators.Drift{
+		{ID: "hello/file/x", What: "mode 0644, want 0640", Repaired: true}, {ID: "hello/user/y", What: "gone"}}}}})
+	for _, want := range []string{"\nn1: hello/file/x had drifted: mode 0644, want 0640; repaired\n", "\nn1: hello/user/y had drifted: gone; not repaired\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %q", want, out.String())
+		}
+	}
+}
+
 // SAFE-2: a module's log, or a node that lies, does not write to the operator's terminal.
 func TestTerminalIsNotWrittenTo(t *testing.T) {
 	const evil = "\x1b]0;title\a\x1b[2Jred\r\u009b31m\u202edesrever\x7f\xff"
