@@ -258,3 +258,22 @@ func TestCheckOnNotice(t *testing.T) {
 		})
 	})
 }
+
+// DEC-6: what earlier passes over a declaration did, removed or found drifted stays told.
+func TestSumOfPasses(t *testing.T) {
+	o := func(id string, status wire.Status, step, drift string) wire.Outcome {
+		return wire.Outcome{ID: id, Status: status, Step: step, Drift: drift}
+	}
+	before := []wire.Outcome{o("left", wire.Removed, "", ""), o("data", wire.StatusKept, "", ""), o("stuck", wire.Failed, "undo", ""), o("made", wire.Applied, "", ""),
+		o("mended", wire.Failed, "do", "mode"), o("waits", wire.Applied, "drift", "owner"), o("again", wire.Applied, "drift", "gone"), o("same", wire.Unchanged, "", "")}
+	now := []wire.Outcome{o("stuck", wire.Removed, "", ""), o("made", wire.Unchanged, "", ""), o("mended", wire.Unchanged, "", ""), o("waits", wire.Failed, "wait", ""),
+		o("again", wire.Applied, "drift", "content"), o("same", wire.Unchanged, "", "")}
+	want := []wire.Outcome{before[0], before[1], now[0], before[3], o("mended", wire.Unchanged, "", "mode"), o("waits", wire.Failed, "wait", "owner"), now[4], now[5]}
+	got := sum(before, now)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(got, sum(got, now)); d != "" {
+		t.Error("once more:\n" + d)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -616,6 +617,21 @@ func TestProcess(t *testing.T) {
 		t.Error(err)
 	}
 
+	child := status().PID // DEC-6, DEC-8: a killed supervisor is seen, and another takes the process over
+	if err := syscall.Kill(parent(t, child), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		if o := observe(t, m, web); !o.Present || o.Matches || o.Differs != "no supervisor" {
+			return fmt.Sprintf("without supervisor: %+v", o)
+		}
+		return ""
+	})
+	do(t, m, web)
+	if o := observe(t, m, web); !o.Matches || status().PID != child {
+		t.Errorf("taken over: %+v, process %d, before %d", o, status().PID, child)
+	}
+
 	supervise.Stop(t.Context(), in.ProcessDir("hello", "web"))
 	if o := observe(t, m, web); o.Matches || o.Differs != "stopped, want running" {
 		t.Errorf("%+v", o)
@@ -629,6 +645,25 @@ func TestProcess(t *testing.T) {
 	if _, err := os.Lstat(in.ProcessDir("hello", "web")); !os.IsNotExist(err) {
 		t.Error("folder is still there")
 	}
+}
+
+// parent is the supervisor of a process.
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if text, ok := strings.CutPrefix(line, "PPid:"); ok {
+			id, _ := strconv.Atoi(strings.TrimSpace(text))
+			if command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); id > 1 && strings.Contains(string(command), "\x00supervise\x00") {
+				return id
+			}
+		}
+	}
+	t.Fatalf("no supervisor of process %d", pid)
+	return 0
 }
 
 func isZombie(pid int) bool {
