@@ -61,7 +61,6 @@ func (l *loop) hearOnNotices(data []byte) {
 const checkNow = `{"version":1,"check":true}`
 
 var (
-	conf    = hosttest.Entry{Owner: "web", Group: "web", Mode: "0640", Content: "one"}
 	loose   = hosttest.Entry{Owner: "web", Group: "web", Mode: "0644", Content: "one"}
 	foreign = hosttest.Entry{Owner: "root", Group: "root", Mode: "0666", Content: "mine"}
 )
