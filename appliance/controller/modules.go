@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/manifest"
@@ -192,7 +193,7 @@ func (c *Controller) listAudit(ctx context.Context, a asked) (any, error) {
 	if ask.Limit == 0 {
 		ask.Limit = 100
 	}
-	changes, err := c.cfg.Store.Audit(ctx, zero, ask.Limit)
+	changes, err := c.cfg.Store.Audit(ctx, time.Time{}, ask.Limit)
 	if err != nil {
 		return nil, err
 	}

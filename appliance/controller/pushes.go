@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,6 @@ import (
 	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/resolve"
 )
-
-var zero time.Time
 
 // pending is what is recorded and not approved, as one look at the records.
 type pending struct {
@@ -36,7 +35,7 @@ func (c *Controller) pending(ctx context.Context) (pending, error) {
 		return pending{}, err
 	}
 	p := pending{nodes: intent.Nodes, plans: plans, old: map[appliance.NodeID]resolve.Plan{}, changes: map[appliance.NodeID][]resolve.Change{}}
-	slices.SortFunc(p.nodes, func(a, b resolve.Node) int { return compare(a.Name, b.Name) })
+	slices.SortFunc(p.nodes, func(a, b resolve.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range p.nodes {
 		p.old[n.ID] = approved[n.ID].Plan
 		if p.old[n.ID].Version == 0 { // none approved yet: compare with one that holds nothing
@@ -90,20 +89,23 @@ func (p pending) next(node appliance.NodeID, only appliance.ModuleName) resolve.
 	return resolve.Only(p.old[node], p.plans[node], only)
 }
 
+// scoped reads what a plan or push is about, and what is pending there.
+func (c *Controller) scoped(ctx context.Context, a asked) (ask operators.Scope, p pending, nodes []resolve.Node, err error) {
+	if err = a.read(&ask); err == nil {
+		p, err = c.pending(ctx)
+	}
+	if err == nil {
+		nodes, err = p.scope(ask.Nodes)
+	}
+	if err == nil {
+		err = p.known(ask.Only)
+	}
+	return ask, p, nodes, err
+}
+
 func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
-	var ask operators.Scope
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
-	p, err := c.pending(ctx)
+	ask, p, nodes, err := c.scoped(ctx, a)
 	if err != nil {
-		return nil, err
-	}
-	nodes, err := p.scope(ask.Nodes)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.known(ask.Only); err != nil {
 		return nil, err
 	}
 	who, err := c.recorders(ctx)
@@ -126,7 +128,7 @@ func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
 
 // recorders says who last recorded something about a thing, by the audit's subject.
 func (c *Controller) recorders(ctx context.Context) (map[string]operators.AuditEntry, error) {
-	changes, err := c.cfg.Store.Audit(ctx, zero, 0)
+	changes, err := c.cfg.Store.Audit(ctx, time.Time{}, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -139,19 +141,8 @@ func (c *Controller) recorders(ctx context.Context) (map[string]operators.AuditE
 
 // pushPlan approves and sends. Where nothing changed nothing is sent.
 func (c *Controller) pushPlan(ctx context.Context, a asked) (any, error) {
-	var ask operators.Scope
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
-	p, err := c.pending(ctx)
+	ask, p, nodes, err := c.scoped(ctx, a)
 	if err != nil {
-		return nil, err
-	}
-	nodes, err := p.scope(ask.Nodes)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.known(ask.Only); err != nil {
 		return nil, err
 	}
 	facts, err := c.cfg.Store.Facts(ctx)

@@ -17,8 +17,6 @@ const (
 	sessionLasts = 180 * time.Second
 )
 
-func compare(a, b appliance.NodeName) int { return cmp.Compare(a, b) }
-
 func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 	states, err := c.cfg.Store.NodeStates(ctx)
 	if err != nil {

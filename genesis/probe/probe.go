@@ -5,6 +5,7 @@ package probe
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -157,4 +158,10 @@ func Routes() ([]overlay.Route, error) {
 		out = append(out, overlay.Route{Prefix: prefix, Interface: names[r.LinkIndex]})
 	}
 	return out, nil
+}
+
+func netipPrefix(n *net.IPNet) (netip.Prefix, bool) {
+	addr, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr.Unmap(), ones), ok
 }
