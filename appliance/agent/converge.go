@@ -15,7 +15,7 @@ type Record struct {
 	Undo     json.RawMessage `json:"undo,omitempty"` // from the first touch, never replaced
 	Carried  bool            `json:"carried,omitempty"`
 	Declared bool            `json:"declared,omitempty"`
-	Owes     string          `json:"owes,omitempty"` // what the process still has to do since something it watches changed: restart, reload
+	Owes     string          `json:"owes,omitempty"` // what it still has to do since something it watches changed: restart, reload, signal
 	Kept     bool            `json:"kept,omitempty"` // left its declaration; data that stays by rule
 }
 
@@ -76,12 +76,12 @@ func blocked(r wire.Resource, done map[string]wire.Status) string {
 	return ""
 }
 
-// watchers gives the processes that have to do something when a resource changes: process id -> restart or reload.
+// watchers gives what runs and has to do something when a resource changes: its id -> restart, reload or signal.
 func watchers(desired []wire.Resource, changed string) map[string]string {
 	out := map[string]string{}
 	for _, r := range desired {
-		var spec wire.ProcessSpec
-		if r.Kind != wire.Process || json.Unmarshal(r.Spec, &spec) != nil {
+		var spec wire.Run
+		if !r.Kind.Runs() || json.Unmarshal(r.Spec, &spec) != nil {
 			continue
 		}
 		if action := spec.OnChange[changed]; action != "" && action != "none" {
@@ -93,7 +93,7 @@ func watchers(desired []wire.Resource, changed string) map[string]string {
 
 // waits says whether something that a process watches failed in this pass.
 func waits(process wire.Resource, done map[string]wire.Status) bool {
-	var spec wire.ProcessSpec
+	var spec wire.Run
 	if json.Unmarshal(process.Spec, &spec) != nil {
 		return false
 	}

@@ -83,12 +83,12 @@ func (a *Agent) hearNotice() {
 }
 
 // drifted says how r is not what was made and recorded; empty where it was not made so yet. What ends with the machine is no drift
-// when the agent starts: processes and the overlay.
+// when the agent starts: what runs, and the overlay.
 func (e *Engine) drifted(r wire.Resource, have *Record, seen host.Observation) string {
 	if seen.Matches || have == nil || have.Kept || !have.Declared || !sameResource(have.Resource, r) {
 		return ""
 	}
-	if e.waking && (r.Kind == wire.Process || r.Kind == wire.Overlay) {
+	if e.waking && (r.Kind.Runs() || r.Kind == wire.Overlay) {
 		return ""
 	}
 	i := slices.IndexFunc(e.state.applied.Outcomes, func(o wire.Outcome) bool { return o.ID == r.ID })

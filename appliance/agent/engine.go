@@ -67,7 +67,11 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 			return nil, ctx.Err()
 		}
 		if id := blocked(r, done); id != "" {
-			note(wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Failed, Step: "wait", Error: "depends on " + id + ", which did not come about"})
+			o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Failed, Step: "wait", Error: "depends on " + id + ", which did not come about"}
+			if done[id] == wire.Waiting {
+				o.Status, o.Error = wire.Waiting, "depends on "+id+", which waits"
+			}
+			note(o)
 			continue
 		}
 		o, err := e.make(ctx, r, desired, carried)
@@ -87,8 +91,10 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Unchanged}
 	fail := func(step string, err error) wire.Outcome {
 		o.Status, o.Step, o.Error = wire.Failed, step, err.Error()
-		if r.Kind == wire.Process {
-			o.Log, _ = e.machine.Processes.Log(ctx, r, logLines)
+		if appliance.KindOf(err) == appliance.NotReady {
+			o.Status = wire.Waiting
+		} else if runner := e.machine.Runner(r.Kind); runner != nil {
+			o.Log, _ = runner.Log(ctx, r, logLines)
 		}
 		return o
 	}
@@ -214,19 +220,22 @@ func (e *Engine) act(ctx context.Context, desired []wire.Resource, o *wire.Outco
 		return
 	}
 	o.Step = rec.Owes
-	if err := e.machine.Processes.Act(ctx, desired[i], rec.Owes); err != nil {
+	runner := e.machine.Runner(o.Kind)
+	if err := runner.Act(ctx, desired[i], rec.Owes); err != nil {
 		o.Status, o.Error = wire.Failed, err.Error()
-		o.Log, _ = e.machine.Processes.Log(ctx, desired[i], logLines)
+		o.Log, _ = runner.Log(ctx, desired[i], logLines)
 		return
 	}
 	o.Status, rec.Owes = wire.Applied, ""
 }
 
 func (e *Engine) effector(kind wire.ResourceKind) (host.Effector, error) {
-	switch kind {
-	case wire.Process:
-		return e.machine.Processes, nil
-	case wire.Overlay:
+	switch {
+	case kind.Runs():
+		if runner := e.machine.Runner(kind); runner != nil {
+			return runner, nil
+		}
+	case kind == wire.Overlay:
 		if e.overlay != nil {
 			return overlayEffector{e.machine.Overlay, e.overlay}, nil
 		}
@@ -274,7 +283,9 @@ func sameResource(a, b wire.Resource) bool {
 
 // clean says whether every outcome is good.
 func clean(outcomes []wire.Outcome) bool {
-	return !slices.ContainsFunc(outcomes, func(o wire.Outcome) bool { return o.Status == wire.Failed || o.Status == wire.Refused })
+	return !slices.ContainsFunc(outcomes, func(o wire.Outcome) bool {
+		return o.Status == wire.Failed || o.Status == wire.Refused || o.Status == wire.Waiting
+	})
 }
 
 // decodeContent reads a declaration's body for this version.

@@ -35,8 +35,8 @@ func web(conf string) []wire.Resource {
 		resource("web/directory/etc", wire.DirectorySpec{Path: "/m/web/etc", Class: "config", Owner: "web", Group: "web", Mode: "0750"}, "web/user/web"),
 		resource("web/directory/data", wire.DirectorySpec{Path: "/m/web/data", Class: "data", Owner: "web", Group: "web", Mode: "0750"}, "web/user/web"),
 		resource("web/file/conf", wire.FileSpec{Path: "/m/web/etc/conf", Owner: "web", Group: "web", Mode: "0640", Content: conf}, "web/directory/etc", "web/user/web"),
-		resource("web/process/main", wire.ProcessSpec{Name: "main", User: "web", Command: []string{"httpd"}, Restart: "always",
-			OnChange: map[string]string{"web/file/conf": "reload"}}, "web/directory/data", "web/directory/etc", "web/file/conf", "web/package/httpd", "web/user/web"),
+		resource("web/process/main", wire.ProcessSpec{Name: "main", User: "web", Command: []string{"httpd"}, Run: wire.Run{Restart: "always",
+			OnChange: map[string]string{"web/file/conf": "reload"}}}, "web/directory/data", "web/directory/etc", "web/file/conf", "web/package/httpd", "web/user/web"),
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // Three starts within ten minutes are a loop.
 const loopingAfter = 3
 
-// watch follows the processes of the present declaration, acts on their alive checks, and tells transitions, not samples (DEC-12).
+// watch follows the processes and containers of the present declaration, acts on their alive checks, and tells transitions, not samples (DEC-12).
 type watch struct {
 	machine host.Machine
 	changed func() // called after a transition, from any goroutine
@@ -29,7 +29,7 @@ type watch struct {
 	present []appliance.InstanceName
 }
 
-// probe watches one process.
+// probe watches one of them.
 type probe struct {
 	resource wire.Resource
 	stop     context.CancelFunc
@@ -40,14 +40,14 @@ func newWatch(machine host.Machine, changed func()) *watch {
 	return &watch{machine: machine, changed: changed, probes: map[string]*probe{}}
 }
 
-// set makes the watched processes those of desired; a probe whose resource did not change goes on undisturbed.
+// set makes what is watched what runs in desired; a probe whose resource did not change goes on undisturbed.
 func (w *watch) set(ctx context.Context, desired []wire.Resource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.present = instances(desired)
 	want := map[string]wire.Resource{}
 	for _, r := range desired {
-		if r.Kind == wire.Process {
+		if r.Kind.Runs() && w.machine.Runner(r.Kind) != nil {
 			want[r.ID] = r
 		}
 	}
@@ -61,7 +61,7 @@ func (w *watch) set(ctx context.Context, desired []wire.Resource) {
 		if w.probes[id] != nil {
 			continue
 		}
-		var spec wire.ProcessSpec
+		var spec wire.Run
 		if json.Unmarshal(r.Spec, &spec) != nil {
 			continue
 		}
@@ -94,13 +94,13 @@ func (w *watch) report() []wire.Health {
 }
 
 // follow is one probe's life: ready first, then alive for as long as the process stays the same one.
-func (w *watch) follow(ctx context.Context, p *probe, spec wire.ProcessSpec) {
+func (w *watch) follow(ctx context.Context, p *probe, spec wire.Run) {
 	var ready bool
 	var started time.Time // of the process seen ready
 	failures, pause := 0, 20*time.Millisecond
 	begun := time.Now()
 	for {
-		run, err := w.machine.Processes.Status(ctx, p.resource)
+		run, err := w.machine.Runner(p.resource.Kind).Status(ctx, p.resource)
 		if ctx.Err() != nil {
 			return
 		}
@@ -109,6 +109,8 @@ func (w *watch) follow(ctx context.Context, p *probe, spec wire.ProcessSpec) {
 		}
 		state, why := wire.Starting, ""
 		switch {
+		case spec.Stopped && err == nil && run.State != "running":
+			state, why = wire.Stopped, "stopped by an operator"
 		case err != nil:
 			state, why = wire.Unhealthy, err.Error()
 		case run.Restarts >= loopingAfter && time.Since(run.Since) < time.Minute:
@@ -130,7 +132,7 @@ func (w *watch) follow(ctx context.Context, p *probe, spec wire.ProcessSpec) {
 			} else if failures++; failures >= max(1, failuresOf(spec.Alive)) {
 				state, failures = wire.Unhealthy, 0
 				w.tell(ctx, p, state, why)
-				if err := w.machine.Processes.Act(ctx, p.resource, "restart"); err != nil {
+				if err := w.machine.Runner(p.resource.Kind).Act(ctx, p.resource, "restart"); err != nil {
 					why = err.Error()
 				}
 			}
@@ -162,7 +164,7 @@ func (w *watch) tell(ctx context.Context, p *probe, state wire.HealthState, why 
 		return
 	}
 	if state == wire.Unhealthy || state == wire.Looping {
-		lines, _ = w.machine.Processes.Log(ctx, p.resource, logLines)
+		lines, _ = w.machine.Runner(p.resource.Kind).Log(ctx, p.resource, logLines)
 	}
 	w.mu.Lock()
 	p.health.State, p.health.Since, p.health.Why, p.health.Log = state, now(), why, lines
@@ -187,7 +189,7 @@ func (w *watch) attempt(ctx context.Context, r wire.Resource, c *wire.Check, wit
 		}
 		conn.Close()
 	case len(c.Command) > 0:
-		if err := w.machine.Processes.Check(ctx, r, c.Command); err != nil {
+		if err := w.machine.Runner(r.Kind).Check(ctx, r, c.Command); err != nil {
 			return err.Error()
 		}
 	}

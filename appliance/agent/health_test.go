@@ -23,8 +23,8 @@ func TestHealthTellsTransitions(t *testing.T) {
 		const id = "a/process/main"
 		m := hosttest.New()
 		m.Now = time.Now
-		r := resource(id, wire.ProcessSpec{Name: "main", User: "root", Command: []string{"a"}, Restart: "always",
-			Ready: &wire.Check{Command: []string{"ready"}, Within: "30s"}, Alive: &wire.Check{Command: []string{"alive"}, Every: "10s", Failures: 3}})
+		r := resource(id, wire.ProcessSpec{Name: "main", User: "root", Command: []string{"a"}, Run: wire.Run{Restart: "always",
+			Ready: &wire.Check{Command: []string{"ready"}, Within: "30s"}, Alive: &wire.Check{Command: []string{"alive"}, Every: "10s", Failures: 3}}})
 		h := m.Host()
 		if err := h.Processes.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestHealthIsTheWorst(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		process := func(id string) wire.Resource {
-			return resource(id, wire.ProcessSpec{User: "root", Command: []string{"a"}, Restart: "always"})
+			return resource(id, wire.ProcessSpec{User: "root", Command: []string{"a"}, Run: wire.Run{Restart: "always"}})
 		}
 		list := []wire.Resource{process("a/process/one"), process("a/process/two"), resource("b/user/b", wire.UserSpec{Name: "b"})}
 		for _, r := range list[:2] {

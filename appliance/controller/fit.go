@@ -42,11 +42,13 @@ func cut(n *operators.NodeStatus, share int) {
 	n.Warnings = append([]wire.Warning{{Code: "cut", Severity: "warning", Text: "the node reports more than can be shown here",
 		Remedy: "its agent's log says all"}}, n.Warnings...)
 	for size(*n) > share {
-		switch most := max(len(n.Failures), len(n.Drift), len(n.Instances), len(n.Kept), len(n.Warnings)-1); {
+		switch most := max(len(n.Failures), len(n.Waiting), len(n.Drift), len(n.Instances), len(n.Kept), len(n.Warnings)-1); {
 		case most == 0:
 			return
 		case len(n.Failures) == most:
 			n.Failures = n.Failures[:most/2]
+		case len(n.Waiting) == most:
+			n.Waiting = n.Waiting[:most/2]
 		case len(n.Drift) == most:
 			n.Drift = n.Drift[:most/2]
 		case len(n.Instances) == most:

@@ -22,6 +22,9 @@ func (c *Controller) registerModule(ctx context.Context, a asked) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.Registrable(); err != nil {
+		return nil, err
+	}
 	before, err := c.module(ctx, m.Module)
 	if err != nil && appliance.KindOf(err) != appliance.NotFound {
 		return nil, err

@@ -67,6 +67,9 @@ func nodeStatus(s store.NodeState, now time.Time) operators.NodeStatus {
 		if o.Status == wire.Failed || o.Status == wire.Refused {
 			n.Failures = append(n.Failures, o)
 		}
+		if o.Status == wire.Waiting {
+			n.Waiting = append(n.Waiting, o)
+		}
 		if o.Drift != "" {
 			n.Drift = append(n.Drift, operators.Drift{ID: o.ID, What: o.Drift, Repaired: o.Status == wire.Applied || o.Status == wire.Unchanged})
 		}

@@ -11,14 +11,11 @@ const notCarriedOut = "not carried out by this version"
 // notYet lists what the schema knows and this version does not act on: a field, or one value of a field. A star is any name or index.
 // A line goes when resolve, render and the agent do what it says.
 var notYet = []struct{ at, value string }{
-	{at: "provides"}, {at: "requires"}, {at: "secrets"}, {at: "generates"}, {at: "settings"}, {at: "certificates"},
-	{at: "bus"}, {at: "tools"}, {at: "upgrade"}, {at: "build"},
+	{at: "provides"}, {at: "requires"}, {at: "secrets"}, {at: "generates"}, {at: "bus"}, {at: "tools"},
+	{at: "upgrade.before"}, {at: "upgrade.after"}, {at: "upgrade.rollback", value: "restore"},
+	{at: "build.artifacts.*.kind", value: "command"}, {at: "build.artifacts.*.kind", value: "image"}, {at: "build.packages"},
 	{at: "seats.*.events"}, {at: "seats.*.tools"}, {at: "seats.*.work"},
-	{at: "privileged.*.network"}, {at: "privileged.*.device"}, {at: "privileged.*.container"},
-	{at: "resources.*.artifact"},
-	{at: "resources.*.on-change.*", value: "signal"},
-	{at: "resources.*.kind", value: "artifact"}, {at: "resources.*.kind", value: "container"}, {at: "resources.*.kind", value: "certificate"},
-	{at: "resources.*.kind", value: "trust"}, {at: "resources.*.kind", value: "packet-filter"},
+	{at: "resources.*.kind", value: "packet-filter"},
 }
 
 // refuseNotYet names every field of v that is valid and would be ignored.

@@ -49,12 +49,54 @@ func (m *Manifest) fill() {
 		p.Protocol = cmp.Or(p.Protocol, "tcp")
 		m.Ports[name] = p
 	}
+	for name, r := range m.recipes() {
+		if m.Artifacts == nil {
+			m.Artifacts = map[string]Artifact{}
+		}
+		if _, stated := m.Artifacts[name]; !stated {
+			m.Artifacts[name] = Artifact{Kind: r.makes()}
+		}
+	}
+	for name, c := range m.Certificates {
+		c.Owner = cmp.Or(c.Owner, m.firstUser())
+		slices.Sort(c.Names)
+		m.Certificates[name] = c
+	}
 	for i := range m.Resources {
-		m.Resources[i].fill(m.Resources)
+		m.Resources[i].fill(m)
 	}
 }
 
-func (r *Resource) fill(all []Resource) {
+func (m *Manifest) recipes() map[string]Recipe {
+	if m.Build == nil {
+		return nil
+	}
+	return m.Build.Artifacts
+}
+
+func (m *Manifest) firstUser() string {
+	for _, r := range m.Resources {
+		if r.Kind == wire.User {
+			return r.Name
+		}
+	}
+	return "root"
+}
+
+// watched are the names under which on-change knows what can change beneath something that runs.
+func (m *Manifest) watched() (names []string) {
+	for _, r := range m.Resources {
+		if r.Kind == wire.File {
+			names = append(names, r.Label())
+		}
+	}
+	for _, name := range keysOf(m.Certificates) {
+		names = append(names, string(wire.Certificate)+"/"+name)
+	}
+	return names
+}
+
+func (r *Resource) fill(m *Manifest) {
 	switch r.Kind {
 	case wire.Directory, wire.File:
 		r.Owner = cmp.Or(r.Owner, "root")
@@ -68,27 +110,29 @@ func (r *Resource) fill(all []Resource) {
 		} else {
 			r.Mode = cmp.Or(r.Mode, "0640")
 		}
-	case wire.Process:
-		r.Restart = cmp.Or(r.Restart, "always")
-		r.Stop = cmp.Or(r.Stop, "10s")
-		if r.Ready != nil {
-			r.Ready.Every = cmp.Or(r.Ready.Every, "1s")
-			r.Ready.Within = cmp.Or(r.Ready.Within, "30s")
+	case wire.Container:
+		r.LogSize = cmp.Or(r.LogSize, "10MiB")
+		r.PIDs = cmp.Or(r.PIDs, 4096)
+	}
+	if !r.Kind.Runs() {
+		return
+	}
+	r.Restart = cmp.Or(r.Restart, "always")
+	r.Stop = cmp.Or(r.Stop, "10s")
+	if r.Ready != nil {
+		r.Ready.Every = cmp.Or(r.Ready.Every, "1s")
+		r.Ready.Within = cmp.Or(r.Ready.Within, "30s")
+	}
+	if r.Alive != nil {
+		r.Alive.Every = cmp.Or(r.Alive.Every, "10s")
+		r.Alive.Within = cmp.Or(r.Alive.Within, "5s")
+		r.Alive.Failures = cmp.Or(r.Alive.Failures, 3)
+	}
+	for _, name := range m.watched() {
+		if r.OnChange == nil {
+			r.OnChange = map[string]string{}
 		}
-		if r.Alive != nil {
-			r.Alive.Every = cmp.Or(r.Alive.Every, "10s")
-			r.Alive.Within = cmp.Or(r.Alive.Within, "5s")
-			r.Alive.Failures = cmp.Or(r.Alive.Failures, 3)
-		}
-		for _, other := range all {
-			if other.Kind != wire.File {
-				continue
-			}
-			if r.OnChange == nil {
-				r.OnChange = map[string]string{}
-			}
-			r.OnChange[other.Label()] = cmp.Or(r.OnChange[other.Label()], "restart") // DEC-11
-		}
+		r.OnChange[name] = cmp.Or(r.OnChange[name], "restart") // DEC-11
 	}
 }
 
@@ -108,6 +152,14 @@ func (c *checker) check() {
 	}
 	for i, s := range c.m.Claims {
 		c.name(index("claims", i), "seat", string(s))
+	}
+	for _, name := range keysOf(c.m.Certificates) {
+		c.certificate(join("certificates", name), c.m.Certificates[name])
+	}
+	for _, name := range keysOf(c.m.recipes()) {
+		if kind := c.m.recipes()[name].makes(); c.m.Artifacts[name].Kind != kind {
+			c.errs.add(join("artifacts", name)+".kind", "", fmt.Sprintf("is not what build makes of it: %s", kind))
+		}
 	}
 	for i, p := range c.m.Privileged {
 		if p.Path != "" {
@@ -134,8 +186,15 @@ func (c *checker) check() {
 			c.account(at+".name", r.Name)
 		case wire.Directory, wire.File:
 			c.place(at, r, seen)
-		case wire.Process:
-			c.process(at, r)
+		case wire.Process, wire.Container:
+			c.runs(at, r)
+			if r.Kind == wire.Container {
+				c.container(at, r)
+			}
+		case wire.Trust:
+			if !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.Trust == "system" }) {
+				c.errs.add(at, `add {"trust": "system", "reason": "…"} to privileged`, "trust needs a privilege")
+			}
 		case wire.Overlay:
 			if !slices.Contains(c.m.Claims, "mesh-network") {
 				c.errs.add(at+".kind", "claim mesh-network", `"overlay" is only for the module that claims mesh-network`)
@@ -237,10 +296,20 @@ func (c *checker) users() []string {
 	return users
 }
 
-func (c *checker) process(at string, r Resource) {
+// runs checks what processes and containers have in common.
+func (c *checker) runs(at string, r Resource) {
 	c.owner(at+".user", r.User)
 	if r.User == "root" {
 		c.privilege(at+".user", r.User)
+	}
+	if want := artifactOf[r.Kind]; r.Artifact != "" && c.m.Artifacts[r.Artifact].Kind != want {
+		var fit []string
+		for _, name := range keysOf(c.m.Artifacts) {
+			if c.m.Artifacts[name].Kind == want {
+				fit = append(fit, name)
+			}
+		}
+		c.errs.add(at+".artifact", suggest(r.Artifact, fit), fmt.Sprintf("%s names no artifact of kind %s in this manifest", appliance.Quote(r.Artifact), want))
 	}
 	for i, s := range r.Command {
 		c.placeholders(index(at+".command", i), s)
@@ -254,15 +323,10 @@ func (c *checker) process(at string, r Resource) {
 	c.duration(at+".stop", r.Stop, 0, 10*time.Minute)
 	c.probe(at+".ready", r.Ready)
 	c.probe(at+".alive", r.Alive)
-	var files []string
-	for _, o := range c.m.Resources {
-		if o.Kind == wire.File {
-			files = append(files, o.Label())
-		}
-	}
+	watched := c.m.watched()
 	for _, f := range slices.Sorted(maps.Keys(r.OnChange)) {
-		if !slices.Contains(files, f) {
-			c.errs.add(join(at+".on-change", f), suggest(f, files), "names no file of this manifest")
+		if !slices.Contains(watched, f) {
+			c.errs.add(join(at+".on-change", f), suggest(f, watched), "names no file and no certificate of this manifest")
 		}
 	}
 }

@@ -37,13 +37,27 @@ func Expand(s string, value func(name string) (string, error)) (string, error) {
 }
 
 // later are the placeholders of the format that this version does not carry out: a word, and what may follow it.
-var later = map[string][]string{"seat": nil, "provider": nil, "secret": nil, "cert": nil, "setting": nil, "bus": {"address", "ca", "credential"}}
+var later = map[string][]string{"seat": nil, "provider": nil, "secret": nil, "bus": {"address", "ca", "credential"}}
 
 // placeholders notes what is wrong with the placeholders in s.
 func (c *checker) placeholders(path, s string) {
 	known := []string{"dir", "node:name", "node:address"}
 	for _, port := range keysOf(c.m.Ports) {
 		known = append(known, "port:"+port)
+	}
+	for _, name := range keysOf(c.m.Settings) {
+		known = append(known, "setting:"+name)
+	}
+	for _, name := range keysOf(c.m.Artifacts) {
+		if c.m.Artifacts[name].Kind == Files {
+			known = append(known, "artifact:"+name)
+		}
+	}
+	for _, name := range keysOf(c.m.Certificates) {
+		known = append(known, "cert:"+name+":cert", "cert:"+name+":key")
+		if c.m.Certificates[name].Authority {
+			known = append(known, "cert:"+name+":ca")
+		}
 	}
 	_, err := Expand(s, func(name string) (string, error) {
 		word, rest, _ := strings.Cut(name, ":")

@@ -27,6 +27,8 @@ func (s Status) Settled(nodes ...appliance.NodeName) (good bool, bad, waiting []
 			waiting = append(waiting, fmt.Sprintf("%s: its report does not name declaration %s yet", n.Name, n.Number))
 		case n.Outcome == "failed":
 			bad = append(bad, n.failure())
+		case n.Outcome == "waiting":
+			waiting = append(waiting, n.unfinished())
 		case n.Health == wire.Unhealthy || n.Health == wire.Looping:
 			bad = append(bad, n.unhealthy())
 		case n.Health != wire.Healthy:
@@ -47,6 +49,15 @@ func (n NodeStatus) failure() string {
 	return fmt.Sprintf("%s: %s: %s: %s", n.Name, f.ID, f.Step, f.Error)
 }
 
+// unfinished says what a node waits for.
+func (n NodeStatus) unfinished() string {
+	if len(n.Waiting) == 0 {
+		return fmt.Sprintf("%s: something has to come first", n.Name)
+	}
+	w := n.Waiting[0]
+	return fmt.Sprintf("%s: %s: %s", n.Name, w.ID, w.Error)
+}
+
 func (n NodeStatus) unhealthy() string {
 	return fmt.Sprintf("%s: %s", n.Name, n.instancesNot(wire.Healthy))
 }
@@ -54,7 +65,7 @@ func (n NodeStatus) unhealthy() string {
 func (n NodeStatus) instancesNot(state wire.HealthState) string {
 	var parts []string
 	for _, i := range n.Instances {
-		if i.Health != state {
+		if i.Health != state && !i.Stopped {
 			part := fmt.Sprintf("%s is %s", i.Name, i.Health)
 			if i.Why != "" {
 				part += " (" + i.Why + ")"

@@ -157,10 +157,11 @@ type NodeStatus struct {
 	Unpushed  int                 `json:"unpushed"`
 	Declared  appliance.Digest    `json:"declared"`
 	Reported  appliance.Digest    `json:"reported"`
-	Outcome   string              `json:"outcome"` // none, clean, failed
+	Outcome   string              `json:"outcome"` // none, clean, waiting, failed
 	Health    wire.HealthState    `json:"health"`
 	Resources map[wire.Status]int `json:"resources"`
 	Failures  []wire.Outcome      `json:"failures,omitempty"`
+	Waiting   []wire.Outcome      `json:"waiting,omitempty"` // for something that has to come first
 	Drift     []Drift             `json:"drift,omitempty"`
 	Instances []InstanceStatus    `json:"instances"`
 	Kept      []wire.Kept         `json:"kept,omitempty"`
@@ -186,10 +187,11 @@ type Checked struct {
 
 // InstanceStatus is what the mesh knows of one instance.
 type InstanceStatus struct {
-	Name   appliance.InstanceName `json:"name"`
-	Health wire.HealthState       `json:"health"`
-	Why    string                 `json:"why,omitempty"`
-	Log    []string               `json:"log,omitempty"`
+	Name    appliance.InstanceName `json:"name"`
+	Health  wire.HealthState       `json:"health"`
+	Stopped bool                   `json:"stopped,omitempty"` // an operator wants it so: it is no fault
+	Why     string                 `json:"why,omitempty"`
+	Log     []string               `json:"log,omitempty"`
 }
 
 // Overlay is the answer to overlay.show.

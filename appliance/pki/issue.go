@@ -32,6 +32,9 @@ func BrokerName(mesh appliance.MeshID) string { return "broker." + string(mesh) 
 // DownloadsName is the fixed name of the download server.
 func DownloadsName(mesh appliance.MeshID) string { return "downloads." + string(mesh) }
 
+// ArtifactsName is the fixed name of the artifact store.
+func ArtifactsName(mesh appliance.MeshID) string { return "artifacts." + string(mesh) }
+
 // NodeCertName is the name in a node's certificate.
 func NodeCertName(node appliance.NodeID) string { return "node." + string(node) }
 
@@ -124,7 +127,7 @@ var (
 // own says whether a name lies in what is the mesh's alone.
 func (a *Authority) own(name string) bool {
 	id, node := strings.CutPrefix(name, "node.")
-	return internal.MatchString(name) || name == BrokerName(a.Mesh) || name == DownloadsName(a.Mesh) || node && appliance.NodeID(id).Valid()
+	return internal.MatchString(name) || name == BrokerName(a.Mesh) || name == DownloadsName(a.Mesh) || name == ArtifactsName(a.Mesh) || node && appliance.NodeID(id).Valid()
 }
 
 // MakeRequest makes a certificate request that proves possession of key; it names nothing, since the mesh chooses the names.

@@ -22,6 +22,7 @@ import (
 	"github.com/novox/mesh/appliance/ports"
 	"github.com/novox/mesh/appliance/render"
 	"github.com/novox/mesh/appliance/resolve"
+	"github.com/novox/mesh/appliance/wire"
 	"github.com/novox/mesh/bundles"
 )
 
@@ -33,10 +34,12 @@ var update = flag.Bool("update", false, "write what is rendered into the golden 
 //	node NAME [ADDRESS]           module NAME (a bundle, or NAME.json)
 //	assign INSTANCE NODE MODULE   port INSTANCE NODE NAME NUMBER given|assigned
 //	carried NODE NUMBER PROTOCOL HOLDER
+//	machine NODE PLATFORM [RUNTIME]   setting MODULE NODE|- NAME VALUE   store ADDRESS
+//	stopped INSTANCE NODE   held NODE   drained NODE   certified INSTANCE NODE NAME HOST…
 func records(t *testing.T, a *txtar.Archive) (resolve.Intent, render.Facts) {
 	t.Helper()
 	in := resolve.Intent{Mesh: "maaaaaaaaaaaaaaa", MeshName: "home", Modules: map[appliance.ModuleName]*manifest.Manifest{}, Carried: map[appliance.NodeID][]ports.Bound{}}
-	facts := render.Facts{Mesh: in.Mesh, Range: netip.MustParsePrefix("10.64.0.0/16"), Nodes: map[appliance.NodeID]render.NodeFacts{}}
+	facts := render.Facts{Mesh: in.Mesh, Range: netip.MustParsePrefix("10.64.0.0/16"), Authority: []byte("authority"), Nodes: map[appliance.NodeID]render.NodeFacts{}}
 	for line := range strings.Lines(section(a, "records")) {
 		f := strings.Fields(line)
 		switch {
@@ -64,11 +67,42 @@ func records(t *testing.T, a *txtar.Archive) (resolve.Intent, render.Facts) {
 			in.Ports = append(in.Ports, resolve.Port{Instance: appliance.InstanceName(f[1]), Node: nodeID(f[2]), Name: f[3], Number: number(t, f[4]), Given: f[5] == "given"})
 		case f[0] == "carried":
 			in.Carried[nodeID(f[1])] = append(in.Carried[nodeID(f[1])], ports.Bound{Number: number(t, f[2]), Protocol: f[3], Holder: strings.Join(f[4:], " ")})
+		case f[0] == "machine":
+			n := node(t, &in, f[1])
+			n.Platform, n.Runtime = f[2], strings.Join(f[3:], "")
+		case f[0] == "held":
+			node(t, &in, f[1]).Held = true
+		case f[0] == "drained":
+			node(t, &in, f[1]).Drained = true
+		case f[0] == "stopped":
+			for i, a := range in.Assignments {
+				in.Assignments[i].Stopped = a.Stopped || string(a.Instance) == f[1] && a.Node == nodeID(f[2])
+			}
+		case f[0] == "setting":
+			s := resolve.Setting{Module: appliance.ModuleName(f[1]), Name: f[3], Value: strings.Join(f[4:], " ")}
+			if f[2] != "-" {
+				s.Node = nodeID(f[2])
+			}
+			in.Settings = append(in.Settings, s)
+		case f[0] == "store":
+			facts.Artifacts = wire.ArtifactStore{Address: f[1], Name: "artifacts.maaaaaaaaaaaaaaa"}
+		case f[0] == "certified":
+			n := facts.Nodes[nodeID(f[2])]
+			n.Certificates = map[render.CertificateKey]render.Certificate{{Instance: appliance.InstanceName(f[1]), Name: f[3]}: {Names: f[4:], DER: []byte("certificate")}}
+			facts.Nodes[nodeID(f[2])] = n
 		default:
 			t.Fatalf("records: %q", line)
 		}
 	}
 	return in, facts
+}
+
+func node(t *testing.T, in *resolve.Intent, name string) *resolve.Node {
+	i := slices.IndexFunc(in.Nodes, func(n resolve.Node) bool { return string(n.Name) == name })
+	if i < 0 {
+		t.Fatalf("no node %s", name)
+	}
+	return &in.Nodes[i]
 }
 
 func number(t *testing.T, s string) uint16 {

@@ -40,9 +40,9 @@ func Render(p resolve.Plan, facts Facts) (wire.Content, error) {
 			}
 		}
 	}
-	content := wire.Content{Version: Version, Resources: []wire.Resource{}}
+	content := wire.Content{Version: Version, Hold: p.Hold, Resources: []wire.Resource{}}
 	for _, i := range p.Instances {
-		in := instance{Instance: i, node: node, dir: path.Join(node.State, "modules", string(i.Name)), overlay: overlay}
+		in := instance{Instance: i, facts: facts, node: node, dir: path.Join(node.State, "modules", string(i.Name)), overlay: overlay}
 		resources, err := in.render()
 		if err != nil {
 			return wire.Content{}, fmt.Errorf("render instance %s on node %s: %w", i.Name, node.Name, err)
@@ -71,6 +71,7 @@ func id(i appliance.InstanceName, r manifest.Resource) string { return string(i)
 // instance renders one instance.
 type instance struct {
 	resolve.Instance
+	facts   Facts
 	node    NodeFacts
 	dir     string
 	overlay string // id of the node's overlay resource, empty where it has none
@@ -79,9 +80,9 @@ type instance struct {
 // own is the instance's folder, which no manifest names.
 var own = manifest.Resource{Kind: wire.Directory, Path: "${dir}", Class: "config", Owner: "root", Group: "root", Mode: "0755"}
 
-// render gives the instance's resources: folders by path, its own first, then the rest as in the manifest.
+// render gives the instance's resources: folders by path, its own first, then what it is given, then the rest as in the manifest.
 func (in instance) render() ([]wire.Resource, error) {
-	folders, rest := []manifest.Resource{own}, []manifest.Resource{}
+	folders, rest := []manifest.Resource{own}, in.given()
 	for _, r := range in.Resources {
 		if r.Kind == wire.Directory {
 			folders = append(folders, r)
@@ -101,6 +102,20 @@ func (in instance) render() ([]wire.Resource, error) {
 	return rendered, nil
 }
 
+// given are the resources that a manifest states as artifacts and certificates.
+func (in instance) given() []manifest.Resource {
+	list := []manifest.Resource{}
+	for _, name := range sortedKeys(in.Certificates) {
+		list = append(list, manifest.Resource{Kind: wire.Certificate, Name: name, Owner: in.Certificates[name].Owner})
+	}
+	for _, name := range sortedKeys(in.Artifacts) {
+		if in.Artifacts[name].Kind == manifest.Files {
+			list = append(list, manifest.Resource{Kind: wire.Artifact, Name: name})
+		}
+	}
+	return list
+}
+
 func (in instance) resource(r manifest.Resource) (wire.Resource, error) {
 	x := expander{instance: in}
 	var spec any
@@ -111,12 +126,20 @@ func (in instance) resource(r manifest.Resource) (wire.Resource, error) {
 		spec = wire.UserSpec{Name: r.Name}
 	case wire.Overlay:
 		spec = wire.OverlaySpec{}
+	case wire.Trust:
+		spec = wire.TrustSpec{Name: r.Name, Authority: in.facts.Authority}
 	case wire.Directory:
 		spec = wire.DirectorySpec{Path: x.path(r.Path), Class: r.Class, Owner: r.Owner, Group: r.Group, Mode: r.Mode}
 	case wire.File:
 		spec = wire.FileSpec{Path: x.path(r.Path), Owner: r.Owner, Group: r.Group, Mode: r.Mode, Content: x.text(*r.Content)}
+	case wire.Certificate:
+		spec = in.certificate(r)
+	case wire.Artifact:
+		spec = wire.ArtifactSpec{Reference: in.reference(r.Name), Digest: in.Artifacts[r.Name].Digest, Store: x.store(), Path: in.tree(r.Name)}
 	case wire.Process:
 		spec = in.process(&x, r)
+	case wire.Container:
+		spec = in.container(&x, r)
 	default:
 		return wire.Resource{}, appliance.Errorf(appliance.Internal, "no rendering for kind %s", r.Kind)
 	}
@@ -131,42 +154,49 @@ func (in instance) resource(r manifest.Resource) (wire.Resource, error) {
 }
 
 func (in instance) process(x *expander, r manifest.Resource) wire.ProcessSpec {
-	spec := wire.ProcessSpec{
-		Name: r.Name, User: r.User, Command: x.all(r.Command), Directory: in.dir,
-		Ready: x.check(r.Ready), Alive: x.check(r.Alive), Restart: r.Restart, Stop: r.Stop,
-	}
-	for _, k := range slices.Sorted(maps.Keys(r.Environment)) {
-		if spec.Environment == nil {
-			spec.Environment = map[string]string{}
-		}
-		spec.Environment[k] = x.text(r.Environment[k])
-	}
-	for file, action := range r.OnChange {
-		if spec.OnChange == nil {
-			spec.OnChange = map[string]string{}
-		}
-		spec.OnChange[string(in.Name)+"/file/"+file] = action
+	spec := wire.ProcessSpec{Name: r.Name, User: r.User, Command: x.all(r.Command), Directory: in.dir, Environment: x.environment(r), Run: in.run(x, r)}
+	if r.Artifact != "" {
+		spec.Directory = in.tree(r.Artifact)
 	}
 	return spec
 }
 
-// after gives the ids that r depends on, sorted: its owner and the folder it lies in; for a process everything that the instance has
-// but other processes, with the overlay where it uses the node's address.
+// run is what processes and containers have in common.
+func (in instance) run(x *expander, r manifest.Resource) wire.Run {
+	run := wire.Run{Stopped: in.Stopped, Ready: x.check(r.Ready), Alive: x.check(r.Alive), Restart: r.Restart, Stop: r.Stop, Signal: r.Signal}
+	for changed, action := range r.OnChange {
+		if run.OnChange == nil {
+			run.OnChange = map[string]string{}
+		}
+		name, is := strings.CutPrefix(changed, string(wire.Certificate)+"/")
+		if _, known := in.Certificates[name]; !is || !known {
+			changed = string(wire.File) + "/" + changed
+		}
+		run.OnChange[string(in.Name)+"/"+changed] = action
+	}
+	return run
+}
+
+// after gives the ids that r depends on, sorted: its owner and the folder it lies in; for what runs everything that the instance has
+// but what runs, with the overlay where it uses the node's address or is pulled.
 func (in instance) after(r manifest.Resource, address bool) []string {
 	var ids []string
-	for _, o := range append([]manifest.Resource{own}, in.Resources...) {
+	for _, o := range slices.Concat([]manifest.Resource{own}, in.Resources, in.given()) {
 		var needs bool
 		switch r.Kind {
 		case wire.Directory, wire.File:
 			needs = o.Kind == wire.User && (o.Name == r.Owner || o.Name == r.Group) || o.Kind == wire.Directory && o.Path == path.Dir(r.Path)
-		case wire.Process:
-			needs = o.Kind != wire.Process
+		case wire.Certificate:
+			needs = o.Kind == wire.User && o.Name == r.Owner || o.Kind == wire.Directory && o.Path == own.Path
+		case wire.Process, wire.Container:
+			needs = !o.Kind.Runs()
 		}
 		if needs {
 			ids = append(ids, id(in.Name, o))
 		}
 	}
-	if r.Kind == wire.Process && address && in.overlay != "" {
+	pulls := r.Kind == wire.Artifact || r.Kind == wire.Container // over the overlay, where there is one (PORT-5)
+	if in.overlay != "" && (pulls || address && r.Kind.Runs()) {
 		ids = append(ids, in.overlay)
 	}
 	slices.Sort(ids)
@@ -195,6 +225,19 @@ func (x *expander) all(list []string) []string {
 	}
 	return expanded
 }
+
+func (x *expander) environment(r manifest.Resource) map[string]string {
+	var expanded map[string]string
+	for _, k := range sortedKeys(r.Environment) {
+		if expanded == nil {
+			expanded = map[string]string{}
+		}
+		expanded[k] = x.text(r.Environment[k])
+	}
+	return expanded
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // path expands a path; what comes out must still be one that leads nowhere else.
 func (x *expander) path(s string) string {
@@ -226,9 +269,23 @@ func (x *expander) value(name string) (string, error) {
 		}
 		return x.node.Address.String(), nil
 	}
-	if port, ok := strings.CutPrefix(name, "port:"); ok {
-		if p, ok := x.Ports[port]; ok {
+	switch word, rest, _ := strings.Cut(name, ":"); word {
+	case "port":
+		if p, ok := x.Ports[rest]; ok {
 			return strconv.Itoa(int(p.Number)), nil
+		}
+	case "setting":
+		if v, ok := x.Settings[rest]; ok {
+			return v, nil
+		}
+	case "artifact":
+		if a, ok := x.Artifacts[rest]; ok && a.Kind == manifest.Files {
+			return x.tree(rest), nil
+		}
+	case "cert":
+		cert, part, _ := strings.Cut(rest, ":")
+		if _, ok := x.Certificates[cert]; ok && certificateFiles[part] != "" {
+			return path.Join(x.certificates(cert), certificateFiles[part]), nil
 		}
 	}
 	return "", appliance.Errorf(appliance.Invalid, "the plan names ${%s}, which this binary does not know", name)

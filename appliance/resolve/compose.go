@@ -48,9 +48,13 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	}
 	plans := map[appliance.NodeID]Plan{}
 	for _, n := range in.Nodes {
-		plan := Plan{Version: PlanVersion, Node: n.ID, Instances: []Instance{}}
+		plan := Plan{Version: PlanVersion, Node: n.ID, Hold: n.Held, Instances: []Instance{}}
 		for _, a := range assigned[n.ID] {
-			plan.Instances = append(plan.Instances, resolveInstance(a, in.Modules[a.Module], numbers[n.ID]))
+			i, err := in.resolveInstance(n, a, numbers[n.ID])
+			if err != nil {
+				return nil, err
+			}
+			plan.Instances = append(plan.Instances, i)
 		}
 		if err := in.checkNode(n, plan); err != nil {
 			return nil, err
@@ -61,8 +65,10 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 }
 
 // resolveInstance resolves one assignment; of the node's recorded numbers it takes its own, by the one derivation (PORT-4).
-func resolveInstance(a Assignment, m *manifest.Manifest, recorded []Port) Instance {
-	i := Instance{Name: a.Instance, Module: a.Module, Digest: m.Digest(), Resources: m.Resources}
+func (in Intent) resolveInstance(n Node, a Assignment, recorded []Port) (Instance, error) {
+	m := in.Modules[a.Module]
+	i := Instance{Name: a.Instance, Module: a.Module, Digest: m.Digest(), Stopped: a.Stopped || n.Drained && !m.Base(), Resources: m.Resources,
+		NoRollback: m.Upgrade != nil && m.Upgrade.Rollback == "none"}
 	for name, p := range m.Ports {
 		var given, assigned uint16
 		for _, r := range recorded {
@@ -79,7 +85,13 @@ func resolveInstance(a Assignment, m *manifest.Manifest, recorded []Port) Instan
 		}
 		i.Ports[name] = ResolvedPort{Number: ports.Number(given, assigned, p.Number), Protocol: p.Protocol, From: p.From}
 	}
-	return i
+	i.Certificates = certificates(m, a.Instance, n.Name)
+	var err error
+	if i.Artifacts, err = artifacts(m, n, a.Instance); err != nil {
+		return i, err
+	}
+	i.Settings, err = in.settings(m, n, a.Instance)
+	return i, err
 }
 
 func (in Intent) checkAssignments(nodes map[appliance.NodeID]Node) error {

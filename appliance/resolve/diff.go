@@ -47,10 +47,19 @@ func Diff(old, new Plan) []Change {
 		case a.Digest != b.Digest:
 			d.add("manifest", Modify, fmt.Sprintf("%s to %s", a.Digest.Short(), b.Digest.Short()))
 		}
+		if inOld && inNew && a.Stopped != b.Stopped {
+			d.add("module", Modify, map[bool]string{true: "stop", false: "start"}[b.Stopped])
+		}
 		d.ports(a.Ports, b.Ports)
+		values(&d, "setting", a.Settings, b.Settings, func(s string) string { return s })
+		values(&d, "artifact", a.Artifacts, b.Artifacts, func(r ResolvedArtifact) string { return r.Digest.Short() })
+		values(&d, "certificate", a.Certificates, b.Certificates, func(c manifest.Certificate) string { return strings.Join(c.Names, " ") })
 		d.resources(a.Resources, b.Resources)
 		slices.SortFunc(d.changes, func(a, b Change) int { return cmp.Compare(a.Resource, b.Resource) })
 		all = append(all, d.changes...)
+	}
+	if old.Hold != new.Hold {
+		all = append(all, Change{Resource: "node", What: Modify, Detail: map[bool]string{true: "hold", false: "resume"}[new.Hold]})
 	}
 	if len(all) == 0 && string(old.Bytes()) != string(new.Bytes()) {
 		all = append(all, Change{Resource: "plan", What: Modify, Detail: "form or order"})
@@ -67,19 +76,30 @@ func (d *differ) add(resource, what, detail string) {
 	d.changes = append(d.changes, Change{d.name, resource, what, detail})
 }
 
-func (d *differ) ports(a, b map[string]ResolvedPort) {
+func (d *differ) ports(a, b map[string]ResolvedPort) { values(d, "port", a, b, ResolvedPort.String) }
+
+// values compares two maps of what an instance is given.
+func values[V any](d *differ, kind string, a, b map[string]V, show func(V) string) {
 	for _, name := range union(a, b) {
 		old, inOld := a[name]
 		new, inNew := b[name]
 		switch {
 		case !inOld:
-			d.add("port/"+name, Add, new.String())
+			d.add(kind+"/"+name, Add, short(show(new)))
 		case !inNew:
-			d.add("port/"+name, Remove, old.String())
-		case old != new:
-			d.add("port/"+name, Modify, fmt.Sprintf("%s to %s", old, new))
+			d.add(kind+"/"+name, Remove, short(show(old)))
+		case !reflect.DeepEqual(old, new):
+			d.add(kind+"/"+name, Modify, fmt.Sprintf("%s to %s", short(show(old)), short(show(new))))
 		}
 	}
+}
+
+// short keeps a line of a plan readable.
+func short(s string) string {
+	if s = strings.Join(strings.Fields(s), " "); len(s) > 80 {
+		return strings.ToValidUTF8(s[:80], "") + "…"
+	}
+	return s
 }
 
 func (p ResolvedPort) String() string {

@@ -17,14 +17,19 @@ type Intent struct {
 	Modules     map[appliance.ModuleName]*manifest.Manifest // every registered module
 	Assignments []Assignment
 	Ports       []Port
+	Settings    []Setting
 	Carried     map[appliance.NodeID][]ports.Bound // what the carried resources of a node bind, as it stated (PORT-2); may be nil
 }
 
 // Node is a machine of the mesh.
 type Node struct {
-	ID   appliance.NodeID
-	Name appliance.NodeName
-	Hub  bool
+	ID       appliance.NodeID
+	Name     appliance.NodeName
+	Hub      bool
+	Platform string // OS/ARCHITECTURE, as it said; empty: not known
+	Runtime  string // docker, podman; empty: no containers run there
+	Held     bool   // it shall change nothing (OPS-3)
+	Drained  bool   // its modules shall not run, but for the base
 }
 
 // Assignment puts a module on a node under a name.
@@ -32,6 +37,15 @@ type Assignment struct {
 	Instance appliance.InstanceName
 	Node     appliance.NodeID
 	Module   appliance.ModuleName
+	Stopped  bool // by an operator (OPS-1)
+}
+
+// Setting is a value that an operator chose for a module everywhere, or on one node. One that no manifest names any more is passed over.
+type Setting struct {
+	Module appliance.ModuleName
+	Node   appliance.NodeID // empty: everywhere
+	Name   string
+	Value  string
 }
 
 // Port is a recorded number: given by an operator, else assigned by the mesh. One that no manifest names any more is passed over.
@@ -50,16 +64,28 @@ const PlanVersion = 1
 type Plan struct {
 	Version   int              `json:"version"`
 	Node      appliance.NodeID `json:"node"`
+	Hold      bool             `json:"hold,omitempty"`
 	Instances []Instance       `json:"instances"` // sorted by name
 }
 
 // Instance is one module on the node, placeholders kept.
 type Instance struct {
-	Name      appliance.InstanceName  `json:"name"`
-	Module    appliance.ModuleName    `json:"module"`
-	Digest    appliance.Digest        `json:"digest"` // of the manifest
-	Ports     map[string]ResolvedPort `json:"ports,omitempty"`
-	Resources []manifest.Resource     `json:"resources,omitempty"` // as in the manifest
+	Name         appliance.InstanceName          `json:"name"`
+	Module       appliance.ModuleName            `json:"module"`
+	Digest       appliance.Digest                `json:"digest"` // of the manifest
+	Stopped      bool                            `json:"stopped,omitempty"`
+	Ports        map[string]ResolvedPort         `json:"ports,omitempty"`
+	Settings     map[string]string               `json:"settings,omitempty"`
+	Artifacts    map[string]ResolvedArtifact     `json:"artifacts,omitempty"`
+	Certificates map[string]manifest.Certificate `json:"certificates,omitempty"` // with the instance's own names
+	Resources    []manifest.Resource             `json:"resources,omitempty"`    // as in the manifest
+	NoRollback   bool                            `json:"noRollback,omitempty"`   // an upgrade from here cannot be taken back
+}
+
+// ResolvedArtifact is what the artifact store holds for the instance.
+type ResolvedArtifact struct {
+	Kind   manifest.ArtifactKind `json:"kind"`
+	Digest appliance.Digest      `json:"digest"`
 }
 
 // ResolvedPort is a port with the number that everyone uses.

@@ -202,5 +202,5 @@ func (s *Store) Assignments(ctx context.Context) (all []resolve.Assignment, err 
 }
 
 func assignments(ctx context.Context, tx pgx.Tx) ([]resolve.Assignment, error) {
-	return rows[resolve.Assignment](ctx, tx, `SELECT instance, node, module FROM assignment ORDER BY instance, node`)
+	return rows[resolve.Assignment](ctx, tx, `SELECT instance, node, module, stopped FROM assignment ORDER BY instance, node`)
 }

@@ -2,14 +2,18 @@ package store
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/manifest"
+	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/ports"
 	"github.com/novox/mesh/appliance/render"
 	"github.com/novox/mesh/appliance/resolve"
+	"github.com/novox/mesh/appliance/wire"
 )
 
 // Snapshot gives intent and facts of one moment: what resolve and render work on.
@@ -48,7 +52,11 @@ func intent(ctx context.Context, tx pgx.Tx) (i resolve.Intent, err error) {
 		return i, err
 	}
 	i = resolve.Intent{Mesh: m.ID, MeshName: m.Name, Modules: map[appliance.ModuleName]*manifest.Manifest{}}
-	if i.Nodes, err = rows[resolve.Node](ctx, tx, `SELECT id, name, hub FROM node ORDER BY name`); err != nil {
+	i.Nodes, err = rows[resolve.Node](ctx, tx, `
+		SELECT n.id, n.name, n.hub, COALESCE(NULLIF((a.capabilities ->> 'os') || '/' || (a.capabilities ->> 'architecture'), '/'), '') AS platform,
+			COALESCE(a.capabilities ->> 'runtime', '') AS runtime, COALESCE(n.held_until > now(), false) AS held, n.drained
+		FROM node AS n JOIN node_alive AS a ON a.node = n.id ORDER BY n.name`)
+	if err != nil {
 		return i, err
 	}
 	all, err := modules(ctx, tx)
@@ -62,6 +70,10 @@ func intent(ctx context.Context, tx pgx.Tx) (i resolve.Intent, err error) {
 		return i, err
 	}
 	i.Ports, err = rows[resolve.Port](ctx, tx, `SELECT instance, node, name, number, origin = 'given' AS given FROM port ORDER BY instance, node, name, origin`)
+	if err != nil {
+		return i, err
+	}
+	i.Settings, err = rows[resolve.Setting](ctx, tx, `SELECT module, COALESCE(node, '') AS node, name, value FROM setting ORDER BY module, node, name`)
 	if err != nil {
 		return i, err
 	}
@@ -92,16 +104,46 @@ func facts(ctx context.Context, tx pgx.Tx) (f render.Facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	f = render.Facts{Mesh: m.ID, Range: m.Range, Nodes: map[appliance.NodeID]render.NodeFacts{}}
+	f = render.Facts{Mesh: m.ID, Range: m.Range, Authority: m.Authority, Nodes: map[appliance.NodeID]render.NodeFacts{}}
+	if f.Artifacts, err = artifactStore(ctx, tx, m.ID); err != nil {
+		return f, err
+	}
 	type node struct {
-		ID appliance.NodeID
-		render.NodeFacts
+		ID      appliance.NodeID
+		Name    appliance.NodeName
+		Address netip.Addr
+		State   string
 	}
 	all, err := rows[node](ctx, tx, `SELECT n.id, n.name, o.address, n.state FROM node AS n JOIN overlay_address AS o ON o.node = n.id`)
+	if err != nil {
+		return f, err
+	}
 	for _, n := range all {
-		f.Nodes[n.ID] = n.NodeFacts
+		f.Nodes[n.ID] = render.NodeFacts{Name: n.Name, Address: n.Address, State: n.State}
+	}
+	issued, err := presentCertificates(ctx, tx)
+	for _, c := range issued {
+		n := f.Nodes[c.Node]
+		if n.Certificates == nil {
+			n.Certificates = map[render.CertificateKey]render.Certificate{}
+		}
+		n.Certificates[render.CertificateKey{Instance: c.Instance, Name: c.Name}] = render.Certificate{Names: c.Names, DER: c.DER}
+		f.Nodes[c.Node] = n
 	}
 	return f, err
+}
+
+// artifactStore is where the hub says it serves artifacts; without an address while it has not said it.
+func artifactStore(ctx context.Context, tx pgx.Tx, mesh appliance.MeshID) (at wire.ArtifactStore, err error) {
+	type place struct {
+		Name   appliance.NodeName
+		Number uint16
+	}
+	found, err := rows[place](ctx, tx, `SELECT n.name, c.number FROM carried_port AS c JOIN node AS n ON n.id = c.node AND n.hub WHERE c.part = 'artifacts'`)
+	if err != nil || len(found) == 0 {
+		return at, err
+	}
+	return wire.ArtifactStore{Address: fmt.Sprintf("%s.internal:%d", found[0].Name, found[0].Number), Name: pki.ArtifactsName(mesh)}, nil
 }
 
 // judge refuses a change after which the intent would no longer resolve.

@@ -238,7 +238,7 @@ func TestEnrolWithModules(t *testing.T) {
 func TestFacts(t *testing.T) {
 	s, g := founded(t)
 	second := enrolledNode(t, s, "n2")
-	want := render.Facts{Mesh: g.Mesh.ID, Range: meshes, Nodes: map[appliance.NodeID]render.NodeFacts{
+	want := render.Facts{Mesh: g.Mesh.ID, Range: meshes, Authority: g.Mesh.Authority, Nodes: map[appliance.NodeID]render.NodeFacts{
 		g.Hub.ID:    {Name: "hub", Address: address1, State: "/var/lib/mesh"},
 		second.Node: {Name: "n2", Address: netip.MustParseAddr("10.64.0.2"), State: "/var/lib/mesh"},
 	}}

@@ -15,7 +15,7 @@ import (
 
 // sequences are the numbers of the reports from which each part of what is recorded came. Each part has its own, so that an account
 // that arrives after a younger report of facts alone is not lost.
-type sequences struct{ Account, Carried, Warnings uint64 }
+type sequences struct{ Account, Carried, Requests, Warnings uint64 }
 
 // RecordReport takes what is new in a report (BUS-13): an account of an apply unless superseded, facts and warnings always; nothing that a younger
 // report has said already. An account, a set of facts and the warnings each replace the recorded ones whole. It says whether anything
@@ -29,7 +29,7 @@ func (s *Store) RecordReport(ctx context.Context, node appliance.NodeID, sequenc
 		return false, appliance.Errorf(appliance.Invalid, "%s: sequence out of range", what).WithHint("a sequence lies between 1 and 2^63-1")
 	}
 	err = s.write(ctx, what, func(tx pgx.Tx) error {
-		had, err := row[sequences](ctx, tx, `SELECT account, carried, warnings FROM report WHERE node = $1 FOR NO KEY UPDATE`, node)
+		had, err := row[sequences](ctx, tx, `SELECT account, carried, requests, warnings FROM report WHERE node = $1 FOR NO KEY UPDATE`, node)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return appliance.Errorf(appliance.NotFound, "%s: there is no such node", what).WithNext("mesh node list")
 		}
@@ -42,6 +42,9 @@ func (s *Store) RecordReport(ctx context.Context, node appliance.NodeID, sequenc
 		}
 		if r.Facts != nil && r.Facts.Carried != nil && sequence > had.Carried {
 			queueCarried(&b, node, sequence, *r.Facts.Carried)
+		}
+		if r.Facts != nil && r.Facts.Requests != nil && sequence > had.Requests {
+			queueRequests(&b, node, sequence, *r.Facts.Requests)
 		}
 		if sequence > had.Warnings {
 			queueWarnings(&b, node, sequence, r.Warnings)
@@ -91,7 +94,7 @@ func queueWarnings(b *pgx.Batch, node appliance.NodeID, sequence uint64, warning
 	}
 }
 
-// Outcome sums up an account: clean, refused, failed; the worst counts.
+// Outcome sums up an account: clean, waiting, refused, failed; the worst counts.
 func Outcome(outcomes []wire.Outcome) string {
 	sum := "clean"
 	for _, o := range outcomes {
@@ -100,6 +103,8 @@ func Outcome(outcomes []wire.Outcome) string {
 			return "failed"
 		case o.Status == wire.Refused:
 			sum = "refused"
+		case o.Status == wire.Waiting && sum == "clean":
+			sum = "waiting"
 		}
 	}
 	return sum

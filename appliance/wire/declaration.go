@@ -9,6 +9,7 @@ import (
 // Content is what a declaration says and what its digest names: the resources of one node, in the order they are applied.
 type Content struct {
 	Version   int        `json:"version"`
+	Hold      bool       `json:"hold,omitempty"` // look and report, change nothing (OPS-3)
 	Resources []Resource `json:"resources"`
 }
 
@@ -22,10 +23,18 @@ const (
 	File      ResourceKind = "file"
 	Process   ResourceKind = "process"
 	Overlay   ResourceKind = "overlay"
+
+	Artifact    ResourceKind = "artifact"
+	Container   ResourceKind = "container"
+	Certificate ResourceKind = "certificate"
+	Trust       ResourceKind = "trust"
 )
 
 // ResourceKinds are the kinds of this version, in the order in which a module's resources without a stated order are applied.
-var ResourceKinds = []ResourceKind{Package, User, Overlay, Directory, File, Process}
+var ResourceKinds = []ResourceKind{Package, User, Overlay, Directory, Trust, Certificate, Artifact, File, Process, Container}
+
+// Runs says whether a resource of the kind is something that runs: started, stopped, checked, and told of changes.
+func (k ResourceKind) Runs() bool { return k == Process || k == Container }
 
 // Resource is one thing on a node. ID is "<instance>/<kind>/<name>", unique in the declaration.
 type Resource struct {
@@ -66,19 +75,97 @@ type FileSpec struct {
 	Content string `json:"content"`
 }
 
+// ArtifactSpec: a file tree of the artifact store, unpacked at Path, which its digest is part of. The tree belongs to root and is never
+// changed in place. It is kept while a plan within reach names it (DEC-14).
+type ArtifactSpec struct {
+	Reference string           `json:"reference"` // artifact-store://<module>/<artifact>@sha256:…
+	Digest    appliance.Digest `json:"digest"`    // the reference's: of a manifest, or of an index with one for this platform
+	Store     ArtifactStore    `json:"store"`
+	Path      string           `json:"path"`
+}
+
+// ArtifactStore is where artifacts are pulled from, with the node's certificate.
+type ArtifactStore struct {
+	Address string `json:"address"` // <node>.internal:<port>
+	Name    string `json:"name"`    // what its certificate says
+}
+
+// CertificateSpec: a certificate for a key that the node made and keeps at Key. Until the mesh has signed it, Certificate is empty and
+// the resource waits; the node asks with its next report (PKI-3).
+type CertificateSpec struct {
+	Name        string   `json:"name"`
+	Names       []string `json:"names"`                 // subject alternative names, sorted
+	Owner       string   `json:"owner"`                 // who reads the key
+	Certificate []byte   `json:"certificate,omitempty"` // DER
+	Authority   []byte   `json:"authority,omitempty"`   // DER, where the module asks for it
+	Folder      string   `json:"folder"`                // holds cert.pem, key.pem, ca.pem
+}
+
+// TrustSpec: the machine's own programs trust the mesh's authority.
+type TrustSpec struct {
+	Name      string `json:"name"`
+	Authority []byte `json:"authority"` // DER
+}
+
 // ProcessSpec: a long-running process. A command without a slash is looked up in the installation's own bin folder first, then in
-// the system's. It runs with MESH_STATE, MESH_NODE and MESH_INSTANCE set, in Directory, as User.
+// the system's; one that begins with ./ lies in Directory. It runs with MESH_STATE, MESH_NODE and MESH_INSTANCE set, in Directory, as User.
 type ProcessSpec struct {
 	Name        string            `json:"name"`
 	User        string            `json:"user"`
 	Command     []string          `json:"command"`
 	Directory   string            `json:"directory"`
 	Environment map[string]string `json:"environment,omitempty"`
-	Ready       *Check            `json:"ready,omitempty"`
-	Alive       *Check            `json:"alive,omitempty"`
-	Restart     string            `json:"restart"`            // always, on-failure, never
-	Stop        string            `json:"stop"`               // duration between SIGTERM and SIGKILL
-	OnChange    map[string]string `json:"onChange,omitempty"` // resource id -> restart, reload, none
+	Run
+}
+
+// ContainerSpec: a container of the machine's engine. What it is made of is everything here but Run.Stopped, the checks and OnChange: only
+// where that differs is it made anew.
+type ContainerSpec struct {
+	Name        string            `json:"name"`
+	Reference   string            `json:"reference"` // artifact-store://<module>/<artifact>@sha256:…
+	Image       string            `json:"image"`     // as the engine pulls it: <store>/<module>/<artifact>@sha256:…
+	Store       ArtifactStore     `json:"store"`
+	Command     []string          `json:"command,omitempty"` // empty: the image's
+	User        string            `json:"user,omitempty"`    // empty: the image's; a user of the module is given by its uid
+	Environment map[string]string `json:"environment,omitempty"`
+	Ports       []Published       `json:"ports,omitempty"`
+	Mounts      []Mount           `json:"mounts,omitempty"`
+	Memory      int64             `json:"memory,omitempty"` // bytes; 0: no limit
+	CPU         int64             `json:"cpu,omitempty"`    // thousandths of a core; 0: no limit
+	PIDs        int64             `json:"pids,omitempty"`   // 0: no limit
+	ReadOnly    bool              `json:"readOnly,omitempty"`
+	Network     string            `json:"network,omitempty"`  // host; empty: the engine's own, with names from the node's resolver
+	Resolver    string            `json:"resolver,omitempty"` // address that answers names inside; empty: the engine's default
+	Devices     []string          `json:"devices,omitempty"`
+	Privileged  bool              `json:"privileged,omitempty"`
+	LogSize     int64             `json:"logSize"` // bytes that are kept of what it writes
+	Run
+}
+
+// Published is a port of a container on the node.
+type Published struct {
+	Inside   uint16 `json:"inside"`
+	Port     uint16 `json:"port"`
+	Protocol string `json:"protocol"`
+	Address  string `json:"address"` // what it is bound to, by the port's "from"
+}
+
+// Mount is a folder or file of the node inside a container.
+type Mount struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"readOnly,omitempty"`
+}
+
+// Run is what processes and containers have in common: whether, and how, they are kept going.
+type Run struct {
+	Stopped  bool              `json:"stopped,omitempty"` // by an operator: it is there and does not run (OPS-1)
+	Ready    *Check            `json:"ready,omitempty"`
+	Alive    *Check            `json:"alive,omitempty"`
+	Restart  string            `json:"restart"`            // always, on-failure, never
+	Stop     string            `json:"stop"`               // duration between SIGTERM and SIGKILL
+	Signal   string            `json:"signal,omitempty"`   // what "signal" in OnChange sends: HUP, USR1, USR2, INT, TERM; default HUP
+	OnChange map[string]string `json:"onChange,omitempty"` // resource id -> restart, reload, signal, none
 }
 
 // Check asks a process whether it is ready, or still alive. Exactly one of HTTP, TCP, Command.

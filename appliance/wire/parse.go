@@ -9,10 +9,11 @@ import (
 
 // Bounds of what a node may say in one message.
 const (
-	MaxEntries = 10_000 // of each list
-	MaxLines   = 50     // of a log
-	MaxText    = 4096   // bytes of one text
-	maxCarried = 1000
+	MaxEntries  = 10_000 // of each list
+	MaxLines    = 50     // of a log
+	MaxText     = 4096   // bytes of one text
+	maxCarried  = 1000
+	maxRequests = 1000
 )
 
 // ParseReport reads and checks a report's body. One that carries neither an account nor a fact is a heartbeat and refused (NODE-6).
@@ -40,7 +41,7 @@ func ParseReport(body []byte) (Report, error) {
 	}
 	states := []HealthState{Starting, Healthy, Unhealthy, Looping, Stopped}
 	severities := []string{"info", "warning", "error"}
-	statuses := []Status{Unchanged, Applied, Removed, StatusKept, Refused, Failed}
+	statuses := []Status{Unchanged, Applied, Removed, StatusKept, Refused, Failed, Waiting}
 	for _, o := range r.Outcomes {
 		if !slices.Contains(statuses, o.Status) || o.ID == "" || long(o.Log, o.ID, o.Step, o.Error, o.Drift, string(o.Instance)) {
 			return refuse("outcome " + appliance.Quote(o.ID) + " is not one, or too long")
@@ -60,6 +61,16 @@ func ParseReport(body []byte) (Report, error) {
 		for _, c := range *r.Facts.Carried {
 			if c.Port == 0 || c.Protocol != "tcp" && c.Protocol != "udp" || long(nil, c.Part) {
 				return refuse("carried port " + appliance.Quote(c.Part) + " is not one")
+			}
+		}
+	}
+	if r.Facts != nil && r.Facts.Requests != nil {
+		if len(*r.Facts.Requests) > maxRequests {
+			return refuse("more than 1000 certificate requests")
+		}
+		for _, q := range *r.Facts.Requests {
+			if q.Instance == "" || len(q.Request) == 0 || len(q.Request) > MaxText || long(nil, string(q.Instance), q.Name) {
+				return refuse("certificate request " + appliance.Quote(q.Name) + " is not one, or too long")
 			}
 		}
 	}

@@ -35,6 +35,7 @@ const (
 	StatusKept Status = "kept"    // left the declaration, its data stays
 	Refused    Status = "refused" // the node will not do it
 	Failed     Status = "failed"
+	Waiting    Status = "waiting" // nothing is wrong: something else has to come first, or the node is held
 )
 
 // Outcome is the account of one resource.
@@ -86,7 +87,15 @@ type Kept struct {
 
 // Facts are what a machine states of itself; a set that is present replaces the recorded one whole.
 type Facts struct {
-	Carried *[]CarriedPort `json:"carried,omitempty"`
+	Carried  *[]CarriedPort        `json:"carried,omitempty"`
+	Requests *[]CertificateRequest `json:"requests,omitempty"`
+}
+
+// CertificateRequest asks the mesh's authority to sign a key that the node made for an instance.
+type CertificateRequest struct {
+	Instance appliance.InstanceName `json:"instance"`
+	Name     string                 `json:"name"`    // the manifest's
+	Request  []byte                 `json:"request"` // PKCS #10, DER, signed by the key; its names decide nothing
 }
 
 // CarriedPort is a port that a carried resource binds.

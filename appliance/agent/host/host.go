@@ -32,7 +32,7 @@ type Effector interface {
 	Undo(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error)
 }
 
-// Running is one process as the machine knows it.
+// Running is one process or container as the machine knows it.
 type Running struct {
 	State    string    // running, stopped, backoff, missing
 	PID      int       // 0 where none
@@ -40,11 +40,11 @@ type Running struct {
 	Restarts int       // within the last ten minutes
 }
 
-// Processes is the effector of processes, and what else is done with them.
+// Processes is the effector of what runs, processes or containers, and what else is done with them.
 type Processes interface {
 	Effector
 	Status(ctx context.Context, r wire.Resource) (Running, error)
-	// Act does what a changed file asks for: restart or reload.
+	// Act does what a change beneath it asks for: restart, reload or signal.
 	Act(ctx context.Context, r wire.Resource, action string) error
 	// Check runs a check's command as the process's user, in its folder and environment; nil when it exits with 0.
 	Check(ctx context.Context, r wire.Resource, command []string) error
@@ -86,10 +86,22 @@ type Overlay interface {
 	Close() error                                          // let go of the device; interface, address and routes stay for the next agent
 }
 
+// Runner gives the effector of a kind that runs; nil where the machine has none.
+func (m Machine) Runner(kind wire.ResourceKind) Processes {
+	switch kind {
+	case wire.Process:
+		return m.Processes
+	case wire.Container:
+		return m.Containers
+	}
+	return nil
+}
+
 // Machine is everything together.
 type Machine struct {
-	Effectors    map[wire.ResourceKind]Effector // all kinds but process and overlay
+	Effectors    map[wire.ResourceKind]Effector // all kinds but what runs, and the overlay
 	Processes    Processes
+	Containers   Processes // nil: the machine has no engine
 	Overlay      Overlay
 	Capabilities func() wire.Capabilities
 	MachineID    func() string // hash of the machine's id

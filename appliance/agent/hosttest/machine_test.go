@@ -27,7 +27,7 @@ func hello() []wire.Resource {
 		resource("hello/directory/data", wire.DirectorySpec{Path: "/m/hello/data", Class: "data", Owner: "hello", Group: "hello", Mode: "0750"}),
 		resource("hello/directory/cache", wire.DirectorySpec{Path: "/m/hello/cache", Class: "cache", Owner: "hello", Group: "hello", Mode: "0750"}),
 		resource("hello/file/conf", wire.FileSpec{Path: "/etc/conf", Owner: "root", Group: "root", Mode: "0644", Content: "new"}),
-		resource("hello/process/web", wire.ProcessSpec{Name: "web", User: "hello", Command: []string{"mesh", "hello"}, Restart: "always"}),
+		resource("hello/process/web", wire.ProcessSpec{Name: "web", User: "hello", Command: []string{"mesh", "hello"}, Run: wire.Run{Restart: "always"}}),
 	}
 }
 

@@ -557,7 +557,7 @@ func TestProcess(t *testing.T) {
 	user := person(t)
 	os.MkdirAll(in.Module("hello"), 0o755)
 	os.WriteFile(filepath.Join(in.Dir, "bin", "own"), []byte("#!/bin/sh\necho \"$0 $MESH_STATE $MESH_NODE $MESH_INSTANCE $HOME $A $(pwd) $(id -un)\"\nexec sleep 1000\n"), 0o755)
-	s := wire.ProcessSpec{Name: "web", User: user, Command: []string{"own"}, Directory: in.Module("hello"), Restart: "always", Stop: "1s", Environment: map[string]string{"A": "b", "MESH_NODE": "forged"}}
+	s := wire.ProcessSpec{Name: "web", User: user, Command: []string{"own"}, Directory: in.Module("hello"), Environment: map[string]string{"A": "b", "MESH_NODE": "forged"}, Run: wire.Run{Restart: "always", Stop: "1s"}}
 	web := resource(wire.Process, "web", s)
 	t.Cleanup(func() { m.Processes.Undo(context.Background(), web, nil) })
 
