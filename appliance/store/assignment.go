@@ -116,7 +116,7 @@ func followManifest(ctx context.Context, tx pgx.Tx, m *manifest.Manifest) (map[s
 	if err != nil {
 		return nil, err
 	}
-	instances, err := rows[resolve.Assignment](ctx, tx, `SELECT instance, node, module FROM assignment WHERE module = $1 ORDER BY instance, node`, m.Module)
+	instances, err := rows[resolve.Assignment](ctx, tx, `SELECT instance, node, module, stopped FROM assignment WHERE module = $1 ORDER BY instance, node`, m.Module)
 	if err != nil {
 		return nil, err
 	}
