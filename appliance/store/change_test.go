@@ -19,7 +19,7 @@ import (
 // Everything else that is exported takes a By or only reads.
 var unaudited = []string{"Seen", "RecordReport", "IssueDeclaration", "IssueMembership", "SetUsersDigest"}
 
-var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CheckDurable", "Close", "Facts", "Intent", "Latest", "LatestMembership",
+var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Facts", "Intent", "Latest", "LatestMembership",
 	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Snapshot", "Token", "Tokens", "UsersDigest"}
 
 // OP-2, BUS-14: every method that changes something for somebody writes who, when, what, before and after in its own transaction, and
@@ -59,6 +59,11 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 		"Unassign": {what: "module unassign", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error { return s.Unassign(ctx, by, "web", g.Hub.ID) }},
 		"ApprovePlans": {what: "plan approve", change: func(s *store.Store, g store.Genesis, by store.By) error {
 			return s.ApprovePlans(ctx, by, map[appliance.NodeID]resolve.Plan{g.Hub.ID: {Version: 1, Node: g.Hub.ID}})
+		}},
+		"IssueCertificate": {what: "certificate issue", change: func(s *store.Store, g store.Genesis, by store.By) error {
+			_, err := s.IssueCertificate(ctx, by, store.Certificate{Node: g.Hub.ID, Instance: "web", Name: "web", Names: []string{"web.internal"},
+				Request: []byte("r"), DER: []byte("c"), Serial: "1", IssuedAt: start, EndsAt: start.Add(time.Hour)}, false)
+			return err
 		}},
 	}
 	kind := reflect.TypeFor[*store.Store]()
