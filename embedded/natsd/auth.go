@@ -22,19 +22,18 @@ func (u user) equal(v user) bool {
 // auth admits clients by the nkey that signed their nonce, and knows which
 // connection belongs to whom.
 type auth struct {
-	ns    *server.Server
-	share int // connections that one user may have
-
 	mu      sync.Mutex
+	ns      *server.Server
+	share   int                 // connections that one user may have
 	users   map[string]user     // by nkey
 	clients map[string][]uint64 // nkey to connections; closed ones linger until the user's next
 }
 
-// serve names the server and the first users, before it listens.
-func (a *auth) serve(ns *server.Server, users map[string]user) {
+// serve names the server, before it listens.
+func (a *auth) serve(ns *server.Server, share int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.ns, a.users = ns, users
+	a.ns, a.share, a.clients = ns, share, map[string][]uint64{}
 }
 
 // Check is asked by the server at every CONNECT.
@@ -107,9 +106,10 @@ func (a *auth) swap(users map[string]user) {
 		}
 	}
 	a.users = users
+	ns := a.ns
 	a.mu.Unlock()
 	for _, id := range cut {
 		// An error says that it has gone by itself.
-		_ = a.ns.DisconnectClientByID(id)
+		_ = ns.DisconnectClientByID(id)
 	}
 }

@@ -9,25 +9,39 @@ import (
 // logger hands the server's lines to slog and keeps what is wrong. The server
 // does not exit on its own fatal errors: it tells its logger and carries on.
 type logger struct {
-	log *slog.Logger
+	log  *slog.Logger
+	told func() // of an error
 
 	mu    sync.Mutex
 	died  error
 	wrong error
 }
 
-func newLogger(l *slog.Logger) *logger {
+func newLogger(l *slog.Logger, told func()) *logger {
 	if l == nil {
 		l = slog.New(slog.DiscardHandler)
 	}
-	return &logger{log: l}
+	if told == nil {
+		told = func() {}
+	}
+	return &logger{log: l, told: told}
+}
+
+// begin forgets what ended the server before.
+func (l *logger) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.died = nil
 }
 
 func (l *logger) Noticef(format string, v ...any) { l.log.Info(fmt.Sprintf(format, v...)) }
 func (l *logger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
-func (l *logger) Errorf(format string, v ...any)  { l.log.Error(fmt.Sprintf(format, v...)) }
-func (l *logger) Debugf(string, ...any)           {}
-func (l *logger) Tracef(string, ...any)           {}
+func (l *logger) Errorf(format string, v ...any) {
+	l.log.Error(fmt.Sprintf(format, v...))
+	l.told()
+}
+func (l *logger) Debugf(string, ...any) {}
+func (l *logger) Tracef(string, ...any) {}
 
 func (l *logger) Fatalf(format string, v ...any) {
 	err := fmt.Errorf(format, v...)

@@ -57,29 +57,32 @@ type Config struct {
 	MaxStore   int64        // bytes of all streams together; 0: 8 GiB
 	MaxPayload int64        // bytes of one message; 0: 1 MiB
 	Logger     *slog.Logger // nil: discard
+
+	// Wrong is called when the server logs an error, maybe many times a second: a moment to ask for StoreErr. It must not
+	// block. nil: nobody.
+	Wrong func()
 }
 
 // Server is a running broker.
 type Server struct {
-	ns    *server.Server
+	cfg   Config
 	auth  *auth
 	log   *logger
 	files files
 
-	set   sync.Mutex // one change of users at a time
-	close sync.Once
+	set    sync.Mutex // one change of users, or one restart, at a time
+	closed bool       // under set
+
+	mu sync.Mutex
+	ns *server.Server // replaced by Restart
 }
 
 // Start runs the broker and returns once clients can connect.
 func Start(cfg Config) (*Server, error) {
-	opts, err := options(cfg)
-	if err != nil {
+	if _, err := options(cfg); err != nil {
 		return nil, err
 	}
-	s := &Server{log: newLogger(cfg.Logger), files: files{path: cfg.Users}}
-	s.auth = &auth{clients: map[string][]uint64{}, share: max(opts.MaxConn/shares, 1)}
-	opts.CustomClientAuthentication = s.auth
-
+	s := &Server{cfg: cfg, log: newLogger(cfg.Logger, cfg.Wrong), files: files{path: cfg.Users}}
 	users, err := s.files.load()
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -90,18 +93,39 @@ func Start(cfg Config) (*Server, error) {
 		s.log.fail(fmt.Errorf("users file %s admits nobody: %w", cfg.Users, err))
 	}
 
-	s.ns, err = server.NewServer(opts)
-	if err != nil {
-		return nil, fmt.Errorf("configure broker %q: %w", cfg.Name, err)
-	}
-	s.ns.SetLoggerV2(s.log, false, false, false)
-	s.auth.serve(s.ns, users)
-	s.ns.Start()
-	if err := s.started(); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("start broker %q: %w", cfg.Name, err)
+	s.auth = &auth{users: users}
+	if err := s.run(); err != nil {
+		return nil, err
 	}
 	return s, nil
+}
+
+// run starts a server, in place of one that was shut down.
+func (s *Server) run() error {
+	opts, err := options(s.cfg)
+	if err != nil {
+		return err
+	}
+	opts.CustomClientAuthentication = s.auth
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		return fmt.Errorf("configure broker %q: %w", s.cfg.Name, err)
+	}
+	s.log.begin()
+	ns.SetLoggerV2(s.log, false, false, false)
+	s.auth.serve(ns, max(opts.MaxConn/shares, 1))
+	s.mu.Lock()
+	s.ns = ns
+	s.mu.Unlock()
+	ns.Start()
+	if err := s.started(); err != nil {
+		end(ns)
+		return fmt.Errorf("start broker %q: %w", s.cfg.Name, err)
+	}
+	if addr, ok := ns.Addr().(*net.TCPAddr); ok {
+		s.cfg.Port = addr.Port // a restart listens where clients look
+	}
+	return nil
 }
 
 // options are the server's, complete: nothing is left to a default that
@@ -183,13 +207,14 @@ func (s *Server) started() error {
 	if err := s.log.fatal(); err != nil {
 		return err
 	}
-	if !s.ns.ReadyForConnections(readyWithin) {
+	ns := s.server()
+	if !ns.ReadyForConnections(readyWithin) {
 		if err := s.log.fatal(); err != nil {
 			return err
 		}
 		return fmt.Errorf("not ready within %s", readyWithin)
 	}
-	js := s.ns.JetStreamConfig()
+	js := ns.JetStreamConfig()
 	if js == nil {
 		return errors.New("streams are off (GEN-9): look for the store's error in the log")
 	}
@@ -197,7 +222,7 @@ func (s *Server) started() error {
 		return errors.New("acknowledged writes would not be on disk (GEN-9): the broker runs without SyncAlways")
 	}
 	for _, name := range []string{Control, Modules} {
-		acc, err := s.ns.LookupAccount(name)
+		acc, err := ns.LookupAccount(name)
 		if err != nil {
 			return fmt.Errorf("account %s: %w", name, err)
 		}
@@ -216,7 +241,7 @@ func (s *Server) Ready(ctx context.Context) error {
 	if err := s.log.fatal(); err != nil {
 		return err
 	}
-	if !s.ns.Running() {
+	if !s.server().Running() {
 		return errors.New("broker is stopped")
 	}
 	return nil
@@ -226,18 +251,47 @@ func (s *Server) Ready(ctx context.Context) error {
 func (s *Server) Err() error { return s.log.last() }
 
 // Addr is the listener's address, nil without one.
-func (s *Server) Addr() net.Addr { return s.ns.Addr() }
+func (s *Server) Addr() net.Addr { return s.server().Addr() }
 
 // InProcess gives connections over a pipe. They authenticate like all others,
 // only TLS is spared them. The pipe has no buffer: a refusal meets the client's
 // own write and shows as a time-out or a closed pipe, so set a short one there.
-func (s *Server) InProcess() interface{ InProcessConn() (net.Conn, error) } { return s.ns }
+func (s *Server) InProcess() interface{ InProcessConn() (net.Conn, error) } { return pipe{s} }
+
+// pipe leads to the server of the moment, so that clients find their way back after a restart.
+type pipe struct{ s *Server }
+
+func (p pipe) InProcessConn() (net.Conn, error) { return p.s.server().InProcessConn() }
+
+func (s *Server) server() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ns
+}
+
+// Restart closes the streams and opens them again; clients are cut and come back to the same address. After an error nothing
+// runs, and it may be called again.
+func (s *Server) Restart() error {
+	s.set.Lock()
+	defer s.set.Unlock()
+	if s.closed {
+		return errors.New("restart broker: it is closed")
+	}
+	end(s.server())
+	return s.run()
+}
 
 // Close disconnects everybody, closes the streams and waits for it. Further
 // calls do nothing.
 func (s *Server) Close() {
-	s.close.Do(func() {
-		s.ns.Shutdown()
-		s.ns.WaitForShutdown()
-	})
+	s.set.Lock()
+	defer s.set.Unlock()
+	s.closed = true
+	end(s.server())
+}
+
+// end does nothing to a server that has ended.
+func end(ns *server.Server) {
+	ns.Shutdown()
+	ns.WaitForShutdown()
 }

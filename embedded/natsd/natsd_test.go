@@ -275,7 +275,7 @@ func TestSyncAlwaysIsAsserted(t *testing.T) {
 	ns.Start()
 	defer ns.WaitForShutdown()
 	defer ns.Shutdown()
-	forgetful := &Server{ns: ns, log: newLogger(nil)}
+	forgetful := &Server{ns: ns, log: newLogger(nil, nil)}
 	if err := forgetful.started(); err == nil || !strings.Contains(err.Error(), "SyncAlways") {
 		t.Errorf("without SyncAlways: %v", err)
 	}
