@@ -17,6 +17,7 @@ const (
 	maxDead       = 10_000
 	maxDeadBytes  = 32 << 20
 	deadFor       = 30 * 24 * time.Hour
+	maxProbe      = 1 << 20
 	maxAckPending = 1000
 	ackWithin     = time.Minute // longer than handling takes, and than the rest of one pull waits for its turn
 )
@@ -49,6 +50,10 @@ func streams() []jetstream.StreamConfig {
 		{
 			Name: wire.StreamWindows, Subjects: []string{wire.SubjectWindows}, Storage: jetstream.FileStorage,
 			Discard: jetstream.DiscardOld, MaxMsgsPerSubject: 1, MaxMsgs: 64,
+		},
+		{
+			Name: wire.StreamProbe, Subjects: []string{wire.SubjectProbe}, Storage: jetstream.FileStorage,
+			Discard: jetstream.DiscardOld, MaxMsgs: 1, MaxBytes: maxProbe,
 		},
 	}
 }

@@ -11,11 +11,11 @@ import (
 // Subjects are all families of the CONTROL account; a test holds them to what wire knows.
 var Subjects = []string{
 	wire.SubjectReports, wire.SubjectRekeys, wire.SubjectEnrolments, wire.SubjectAlives, wire.SubjectRequests, wire.SubjectMembership,
-	wire.SubjectDeclarations, wire.SubjectNotices, wire.SubjectDeadletter, wire.SubjectWindows,
+	wire.SubjectDeclarations, wire.SubjectNotices, wire.SubjectDeadletter, wire.SubjectWindows, wire.SubjectProbe,
 }
 
 // Streams are all streams.
-var Streams = []string{wire.StreamControl, wire.StreamDeadletter, wire.StreamWindows}
+var Streams = []string{wire.StreamControl, wire.StreamDeadletter, wire.StreamWindows, wire.StreamProbe}
 
 // calls are what the server can be asked about a stream and a consumer.
 var calls = struct{ stream, consumer []string }{

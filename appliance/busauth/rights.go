@@ -99,6 +99,7 @@ var Rights = slices.Concat(
 		{KindController, Publish, wire.SubjectMembership},
 		{KindController, Publish, wire.SubjectDeadletter},
 		{KindController, Publish, wire.SubjectWindows},
+		{KindController, Publish, wire.SubjectProbe},
 		// It alone answers, and beneath the asker's own prefix only, which the link holds it to (BUS-9). A prefix cannot be
 		// narrowed to a kind of user: a wildcard is a whole token.
 		{KindController, Publish, "_INBOX.>"},
@@ -123,8 +124,9 @@ func controllerStreams() (rights []Right) {
 	grant(wire.StreamControl, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.PURGE", "STREAM.MSG.GET", "STREAM.MSG.DELETE", "CONSUMER.LIST")
 	// A consumer that is in no list has a name nobody knows beforehand.
 	grant(wire.StreamControl+".*", "CONSUMER.DELETE")
-	grant(wire.StreamDeadletter, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET")
-	grant(wire.StreamWindows, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET")
+	grant(wire.StreamDeadletter, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET", "STREAM.MSG.DELETE")
+	grant(wire.StreamWindows, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.GET", "STREAM.MSG.DELETE")
+	grant(wire.StreamProbe, "STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "STREAM.MSG.DELETE")
 	return rights
 }
 

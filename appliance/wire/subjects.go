@@ -21,6 +21,8 @@ const (
 	SubjectDeadletter   = "mesh.deadletter"
 	StreamWindows       = "WINDOWS" // the last account of what keeps failing, one for each consumer (BUS-12)
 	SubjectWindows      = "mesh.window.*"
+	StreamProbe         = "PROBE" // written to see that it can be (GEN-9)
+	SubjectProbe        = "mesh.probe"
 )
 
 // Followed is a subject the controller hears. The decoder, the controller's grants and the genesis template are built from this list (BUS-11).

@@ -95,7 +95,12 @@ type Server struct {
 // Start runs a broker on a free port of 127.0.0.1 with the users of the records, until the test ends.
 func Start(t testing.TB, records busauth.Records) *Server {
 	t.Helper()
-	dir := t.TempDir()
+	return StartOn(t, records, t.TempDir())
+}
+
+// StartOn is Start with the folder that the streams and the users file lie in.
+func StartOn(t testing.TB, records busauth.Records, dir string) *Server {
+	t.Helper()
 	certificate, pool := authority(t)
 	s := &Server{Authority: pool, config: natsd.Config{
 		Name: ServerName, Host: "127.0.0.1", Port: -1,
