@@ -12,6 +12,9 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 BUILD_DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || date -u +%Y-%m-%dT%H:%M:%SZ)
 BUILD      := go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X github.com/novox/mesh/appliance/pki.built=$(BUILD_DATE)"
 
+# A hub hands its binary out to machines of both architectures.
+OTHER := $(if $(filter aarch64,$(shell uname -m)),amd64,arm64)
+
 PREFIX   ?= /usr/local
 NAME     ?= $(shell hostname -s | tr A-Z a-z)
 ENDPOINT ?= $(firstword $(shell hostname -I 2>/dev/null))
@@ -27,17 +30,18 @@ RACE := $(patsubst %,./%/...,$(wildcard appliance/agent appliance/bus appliance/
 help: ## show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
-build: ## bin/mesh and bin/lab for this machine
+build: ## bin/mesh and bin/lab for this machine, bin/mesh-linux-… for machines of the other architecture
 	$(BUILD) -o bin/mesh ./cmd/mesh
+	GOARCH=$(OTHER) $(BUILD) -o bin/mesh-linux-$(OTHER) ./cmd/mesh
 	$(BUILD) -o bin/lab ./cmd/lab
 
 genesis: build ## make this machine the hub of a mesh (NAME=, ENDPOINT=, ARGS=)
 	@if [ "$$(id -u)" -ne 0 ]; then echo "error: genesis changes this machine and needs root" >&2; echo "hint: sudo make genesis" >&2; exit 3; fi
 	@if [ -z "$(ENDPOINT)" ]; then echo "error: this machine has no address that others could reach" >&2; echo "hint: make genesis ENDPOINT=HOST" >&2; exit 3; fi
-	@echo "This installs $(PREFIX)/bin/mesh and runs: mesh genesis --name $(NAME) --endpoint $(ENDPOINT) --yes $(ARGS)"
+	@echo "This installs $(PREFIX)/bin/mesh and runs: bin/mesh genesis --name $(NAME) --endpoint $(ENDPOINT) --yes $(ARGS)"
 	@echo "Genesis installs PostgreSQL from this distribution where there is none, without a cluster of the package's own."
 	install -D -m 0755 bin/mesh $(PREFIX)/bin/mesh
-	$(PREFIX)/bin/mesh genesis --name "$(NAME)" --endpoint "$(ENDPOINT)" --yes $(ARGS)
+	bin/mesh genesis --name "$(NAME)" --endpoint "$(ENDPOINT)" --yes $(ARGS)
 
 packages: ## install what the tests need, saying what
 	@.ci/packages

@@ -17,6 +17,7 @@ import (
 	"github.com/novox/mesh/embedded/postgres"
 	"github.com/novox/mesh/genesis/probe"
 	"github.com/novox/mesh/genesis/serve"
+	"github.com/novox/mesh/genesis/services"
 )
 
 // Options are what a person decides. Only Endpoints must be given.
@@ -158,6 +159,9 @@ func isAddress(s string) bool { _, err := netip.ParseAddr(s); return err == nil 
 func (g *genesis) probes(ctx context.Context) error {
 	o := g.options
 	if err := probe.TUN(); err != nil {
+		return err
+	}
+	if _, err := services.OtherBinaries(); err != nil {
 		return err
 	}
 	if err := probe.Disk(o.Install.Dir, needFree); err != nil {

@@ -167,7 +167,8 @@ func exists(path string) func(context.Context) (bool, error) {
 	}
 }
 
-// folders makes the state folder and puts the binary into it, from where everything of the installation runs.
+// folders makes the state folder and puts the binary into it, from where everything of the installation runs; and those of other
+// architectures, which the hub hands out.
 func (g *genesis) folders(context.Context) error {
 	i := g.options.Install
 	for _, d := range []struct {
@@ -181,7 +182,10 @@ func (g *genesis) folders(context.Context) error {
 			return err
 		}
 	}
-	return services.InstallBinary(i)
+	if err := services.InstallBinary(i); err != nil {
+		return err
+	}
+	return services.InstallOthers(i)
 }
 
 // keys makes what has no file yet: the mesh's keys, the authority, the hub node's keys, the first operator's.

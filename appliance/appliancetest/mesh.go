@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/novox/mesh/appliance/busauth"
 	"github.com/novox/mesh/appliance/client"
 	"github.com/novox/mesh/appliance/controller"
+	"github.com/novox/mesh/appliance/downloads"
 	"github.com/novox/mesh/appliance/identity"
 	"github.com/novox/mesh/appliance/manifest"
 	"github.com/novox/mesh/appliance/operators"
@@ -49,8 +51,8 @@ type Mesh struct {
 	Broker    *natsd.Server
 	Hub       *Node
 	Admin     operators.Credential
-	Log       *Log         // what controller, agents and links say
-	Binary    wire.Replace // what a version-0 declaration names
+	Log       *Log              // what controller, agents and links say
+	Downloads *downloads.Server // has a file for every architecture; nobody listens
 	// SetUsers stands between controller and broker; nil: nothing does. Set it while the controller does not run.
 	SetUsers func(file []byte) error
 
@@ -64,10 +66,10 @@ type Mesh struct {
 func New(t testing.TB) *Mesh {
 	t.Helper()
 	m := &Mesh{ID: appliance.NewMeshID(), t: t, Log: &Log{}}
-	m.Binary.Agent.Digest, m.Binary.Agent.Size, m.Binary.Agent.Path, m.Binary.Agent.Port = appliance.DigestOf([]byte("next")), 4, "/binary/next", 4280
 	m.Keys = must(identity.GenerateMesh())(t)
 	der := must(pki.NewAuthority(m.ID, m.Keys.Authority, time.Now()))(t)
 	m.Authority = must(pki.LoadAuthority(m.ID, der, m.Keys.Authority))(t)
+	m.Downloads = newDownloads(t)
 	m.startBroker()
 	m.Database = storetest.NewDatabase(t)
 	m.Store = m.Database.Open(t)
@@ -198,6 +200,19 @@ func (m *Mesh) Must(verb operators.Verb, arguments, result any) {
 	}
 }
 
+func newDownloads(t testing.TB) *downloads.Server {
+	t.Helper()
+	key := must(identity.ServerKey(t.TempDir(), "downloads"))(t)
+	dir, files := t.TempDir(), map[string]string{}
+	for _, architecture := range wire.Architectures {
+		files[architecture] = filepath.Join(dir, architecture)
+		if err := os.WriteFile(files[architecture], []byte("mesh for "+architecture), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return must(downloads.New(4280, &key.PublicKey, files))(t)
+}
+
 // StartController runs the controller, which must not be running, and waits until it answers.
 func (m *Mesh) StartController() {
 	m.t.Helper()
@@ -211,7 +226,7 @@ func (m *Mesh) StartController() {
 	m.controller = run(m.t, func(ctx context.Context) error {
 		defer link.Close()
 		return controller.Run(ctx, controller.Config{Store: m.Store, Link: link, Keys: m.Keys, Authority: m.Authority, SetUsers: users,
-			Binary: func() (wire.Replace, error) { return m.Binary, nil }, Log: m.logger("controller")})
+			Downloads: m.Downloads, Log: m.logger("controller")})
 	})
 	m.Wait("the controller answers", func() string {
 		if err := m.Call(operators.OverlayShow, struct{}{}, nil); err != nil {

@@ -258,7 +258,7 @@ func TestJoinsGoTogether(t *testing.T) {
 	}
 }
 
-// UPG-3: an agent that is too old gets only what replaces it; once it understands more, the real declaration follows.
+// UPG-3: an agent that is too old gets only what replaces it, made for its own machine, not the hub's; once it understands more, the real declaration follows.
 func TestOlderAgentIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := appliancetest.New(t)
@@ -271,7 +271,7 @@ func TestOlderAgentIsReplaced(t *testing.T) {
 	})
 	can := n.Machine.Host().Capabilities()
 	newer := can
-	can.Wire = 0
+	can.Wire, can.Architecture = 0, "arm64"
 	n.Machine.SetCapabilities(can)
 	asked := make(chan wire.Replace, 1)
 	n.Become = func(to wire.Replace) error {
@@ -291,7 +291,11 @@ func TestOlderAgentIsReplaced(t *testing.T) {
 			return "not told"
 		}
 	})
-	if d := cmp.Diff(m.Binary, got); d != "" {
+	want, err := m.Downloads.Replace("arm64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("told to become (-want +got):\n%s", d)
 	}
 	if c := n.Machine.String(); c != "" {

@@ -167,7 +167,7 @@ func (c *Controller) body(plan resolve.Plan, facts render.Facts) (version int, b
 	var understands wire.Capabilities
 	c.roster.with(plan.Node, func(n *member) { understands = n.capabilities })
 	if understands.Wire < wire.Oldest {
-		replace, err := c.cfg.Binary()
+		replace, err := c.cfg.Downloads.Replace(understands.Architecture)
 		if err != nil {
 			return 0, nil, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/downloads"
 	"github.com/novox/mesh/appliance/identity"
 	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/store"
@@ -26,8 +27,8 @@ type Config struct {
 	Link      *bus.Link // the controller's user in account CONTROL
 	Keys      identity.MeshKeys
 	Authority *pki.Authority
-	SetUsers  func(file []byte) error      // hands a composed users file to the broker
-	Binary    func() (wire.Replace, error) // what a version-0 declaration names
+	SetUsers  func(file []byte) error // hands a composed users file to the broker
+	Downloads *downloads.Server       // where agents of another version and bare machines get the binary
 	Log       *slog.Logger
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -55,18 +56,23 @@ func (c *Controller) createToken(ctx context.Context, a asked) (any, error) {
 		c.log.Error("compose bus users", "err", err)
 		c.due.add()
 	}
-	out := operators.CreatedToken{ID: made.ID, Expires: expires}
+	out := operators.CreatedToken{ID: made.ID, Expires: expires, Serves: c.cfg.Downloads.Architectures()}
 	if out.Token, err = made.Encode(); err != nil {
 		return nil, err
 	}
-	for i := range c.mesh.Endpoints { // one line per address, each beginning with another one
+	for i, endpoint := range c.mesh.Endpoints { // one line per address, each beginning with another one
 		line := made
 		line.Addresses = append(append([]string{}, c.mesh.Endpoints[i:]...), c.mesh.Endpoints[:i]...)
 		text, err := line.Encode()
 		if err != nil {
 			return nil, err
 		}
+		host, _, err := net.SplitHostPort(endpoint)
+		if err != nil {
+			return nil, err
+		}
 		out.Join = append(out.Join, "mesh join "+text)
+		out.Curl = append(out.Curl, c.cfg.Downloads.Curl(host, text))
 	}
 	return out, nil
 }

@@ -1,9 +1,10 @@
-// Package downloads hands binaries from the hub to machines, by digest, over HTTPS under the mesh's own authority. What a machine does
-// with one is decided elsewhere.
+// Package downloads hands binaries from the hub to machines over HTTPS: to agents by digest, under the mesh's own authority; to machines
+// that have none yet by the kind of machine, under a key that they pin. What a machine does with one is decided elsewhere.
 package downloads
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
@@ -14,15 +15,18 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/durable"
+	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -31,68 +35,79 @@ const (
 	maxConnections = 256       // further ones wait: a stranger who only connects takes no more of the process
 )
 
-// Binary is a binary on this machine, digested once.
-type Binary struct {
-	path string
-	once func() (appliance.Digest, int64, error)
+// machines are what `uname -m` calls the architectures.
+var machines = map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
+
+// Server hands binaries out.
+type Server struct {
+	port     int
+	pin      string
+	binaries map[string]*binary // by architecture
 }
 
-func New(path string) *Binary {
-	b := &Binary{path: path}
-	var digest appliance.Digest
-	var size int64
-	var err error
-	var once sync.Once
-	b.once = func() (appliance.Digest, int64, error) {
-		once.Do(func() { digest, size, err = digestFile(path) })
-		return digest, size, err
-	}
-	return b
-}
-
-func digestFile(path string) (appliance.Digest, int64, error) {
-	f, err := os.Open(path)
+// New makes the server that listens on port under key, and hands out the file of each architecture. A file may be missing, or come later.
+func New(port uint16, key *ecdsa.PublicKey, files map[string]string) (*Server, error) {
+	pin, err := pki.KeyPin(key)
 	if err != nil {
-		return "", 0, err
+		return nil, err
 	}
-	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, f)
-	if err != nil {
-		return "", 0, fmt.Errorf("digest %s: %w", path, err)
+	s := &Server{port: int(port), pin: pin, binaries: map[string]*binary{}}
+	for architecture, path := range files {
+		s.binaries[architecture] = &binary{path: path}
 	}
-	return appliance.Digest("sha256:" + hex.EncodeToString(h.Sum(nil))), n, nil
+	return s, nil
 }
 
-// DigestOf is the digest under which the hub would hand out the file at path.
-func DigestOf(path string) (appliance.Digest, error) {
-	digest, _, err := digestFile(path)
-	return digest, err
+// Architectures are those of which there is a binary.
+func (s *Server) Architectures() []string {
+	var out []string
+	for architecture, b := range s.binaries {
+		if _, err := os.Stat(b.path); err == nil {
+			out = append(out, architecture)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
-// Replace is what a version-0 declaration says so that an agent becomes this binary.
-func (b *Binary) Replace(port int) (wire.Replace, error) {
+// Replace is what a version-0 declaration says so that an agent on a machine of this architecture becomes the hub's binary; an agent
+// that states none gets that of the hub's own.
+func (s *Server) Replace(architecture string) (wire.Replace, error) {
 	var r wire.Replace
-	digest, size, err := b.once()
+	if architecture == "" {
+		architecture = runtime.GOARCH
+	}
+	if !slices.Contains(s.Architectures(), architecture) {
+		return r, appliance.Errorf(appliance.NotFound, "replace the agent: the hub has no binary for %s", appliance.Quote(architecture)).
+			WithHint("put one of the hub's version beside the hub's own, as bin/" + installation.OtherBinary(architecture))
+	}
+	digest, size, err := s.binaries[architecture].digested()
 	if err != nil {
 		return r, err
 	}
-	r.Agent.Digest, r.Agent.Size, r.Agent.Path, r.Agent.Port = digest, size, "/binary/"+string(digest), port
+	r.Agent.Digest, r.Agent.Size, r.Agent.Path, r.Agent.Port = digest, size, "/binary/"+string(digest), s.port
 	return r, nil
 }
 
+// Curl is the line that makes a machine without the binary one that runs `mesh join TOKEN`. The certificate's name is not the address
+// dialled, so curl is told to look at the key alone (-k): it compares that before it asks for anything. The binary appears under its
+// name whole, and what follows is run only then.
+func (s *Server) Curl(host, token string) string {
+	const path = "/usr/local/bin/mesh"
+	url := "https://" + net.JoinHostPort(host, strconv.Itoa(s.port)) + "/mesh/$(uname -m)"
+	return strings.Join([]string{
+		fmt.Sprintf(`curl -fk --connect-timeout 10 --pinnedpubkey %s -o %s.new "%s"`, s.pin, path, url),
+		"chmod 755 " + path + ".new",
+		"mv -f " + path + ".new " + path,
+		path + " join " + token,
+	}, " && ")
+}
+
 // Serve answers on l until ctx ends.
-func (b *Binary) Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
+func (s *Server) Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /binary/{digest}", func(w http.ResponseWriter, r *http.Request) {
-		digest, _, err := b.once()
-		if err != nil || r.PathValue("digest") != string(digest) {
-			http.Error(w, "no such binary here", http.StatusNotFound)
-			return
-		}
-		w.Header().Set("Content-Type", "application/octet-stream")
-		http.ServeFile(w, r, b.path)
-	})
+	mux.HandleFunc("GET /binary/{digest}", s.byDigest)
+	mux.HandleFunc("GET /mesh/{machine}", s.byMachine)
 	server := &http.Server{Handler: mux, TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Minute, MaxHeaderBytes: 8 << 10}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
@@ -100,6 +115,26 @@ func (b *Binary) Serve(ctx context.Context, l net.Listener, config *tls.Config) 
 		return fmt.Errorf("serve downloads: %w", err)
 	}
 	return nil
+}
+
+func (s *Server) byDigest(w http.ResponseWriter, r *http.Request) {
+	for _, b := range s.binaries {
+		if digest, _, err := b.digested(); err == nil && r.PathValue("digest") == string(digest) {
+			b.give(w, r)
+			return
+		}
+	}
+	http.Error(w, "no such binary here", http.StatusNotFound)
+}
+
+func (s *Server) byMachine(w http.ResponseWriter, r *http.Request) {
+	there := s.Architectures()
+	if architecture := machines[r.PathValue("machine")]; slices.Contains(there, architecture) {
+		s.binaries[architecture].give(w, r)
+		return
+	}
+	http.Error(w, fmt.Sprintf("there is no binary for a machine of kind %s here; the hub has those for linux %s",
+		appliance.Quote(r.PathValue("machine")), strings.Join(there, " and ")), http.StatusNotFound)
 }
 
 // Fetch brings the binary to path, trying the hosts of endpoints in turn. It is in place whole, with the right digest and mode 0755, or

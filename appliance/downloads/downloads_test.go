@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,8 +18,14 @@ import (
 	"github.com/novox/mesh/appliance/pki"
 )
 
+// own is the download server's side of TLS.
+type own struct {
+	key    *ecdsa.PrivateKey
+	server *tls.Config
+}
+
 // identities are the TLS sides of a download server and of a node of its mesh.
-func identities(t *testing.T) (server, client *tls.Config) {
+func identities(t *testing.T) (server own, client *tls.Config) {
 	t.Helper()
 	mesh, now := appliance.NewMeshID(), time.Now()
 	key := func() *ecdsa.PrivateKey {
@@ -27,7 +35,7 @@ func identities(t *testing.T) (server, client *tls.Config) {
 		}
 		return k
 	}
-	own, authorityKey := key(), key()
+	serverKey, authorityKey := key(), key()
 	der, err := pki.NewAuthority(mesh, authorityKey, now)
 	if err != nil {
 		t.Fatal(err)
@@ -36,16 +44,16 @@ func identities(t *testing.T) (server, client *tls.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := authority.Issue(pki.Request{Public: &own.PublicKey, Names: []string{pki.DownloadsName(mesh)}, Usage: pki.Server, Now: now})
+	leaf, err := authority.Issue(pki.Request{Public: &serverKey.PublicKey, Names: []string{pki.DownloadsName(mesh)}, Usage: pki.Server, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err := pki.Chain(leaf, der, own)
+	certificate, err := pki.Chain(leaf, der, serverKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	give := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }
-	return pki.ServerTLS(give, authority.Certificate, nil, time.Now), pki.ClientTLS(authority.Certificate, pki.DownloadsName(mesh), nil, time.Now)
+	return own{serverKey, pki.ServerTLS(give, authority.Certificate, nil, time.Now)}, pki.ClientTLS(authority.Certificate, pki.DownloadsName(mesh), nil, time.Now)
 }
 
 // counting is a listener that knows how many of its connections were open at once.
@@ -85,8 +93,11 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := New(self)
-	r, err := b.Replace(1)
+	s, err := New(1, &server.key.PublicKey, map[string]string{runtime.GOARCH: self})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Replace("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +106,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	counted := &counting{Listener: inner}
-	go b.Serve(t.Context(), counted, server)
+	go s.Serve(t.Context(), counted, server.server)
 	for range maxConnections + 20 {
 		c, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
@@ -111,5 +122,54 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	if n := counted.most.Load(); n > maxConnections {
 		t.Errorf("%d connections open at once, at most %d", n, maxConnections)
+	}
+}
+
+// UPG-3: an agent is told the binary made for its machine, the hub's own where it does not say; as the file now is.
+func TestReplace(t *testing.T) {
+	server, _ := identities(t)
+	other := "arm64"
+	if runtime.GOARCH == other {
+		other = "amd64"
+	}
+	dir := t.TempDir()
+	files := map[string]string{runtime.GOARCH: filepath.Join(dir, "mesh"), other: filepath.Join(dir, "other")}
+	write := func(architecture, content string) {
+		t.Helper()
+		if err := os.WriteFile(files[architecture]+".new", []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(files[architecture]+".new", files[architecture]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := New(4280, &server.key.PublicKey, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants := func(architecture, content string) {
+		t.Helper()
+		r, err := s.Replace(architecture)
+		if digest := appliance.DigestOf([]byte(content)); err != nil || r.Agent.Digest != digest || r.Agent.Size != int64(len(content)) || r.Agent.Path != "/binary/"+string(digest) || r.Agent.Port != 4280 {
+			t.Errorf("%q: %+v, %v; want %q", architecture, r, err, content)
+		}
+	}
+	write(runtime.GOARCH, "own")
+	wants("", "own")
+	wants(runtime.GOARCH, "own")
+	for _, architecture := range []string{other, "riscv64"} {
+		if _, err := s.Replace(architecture); appliance.KindOf(err) != appliance.NotFound || appliance.AsError(err).Hint == "" {
+			t.Errorf("%s: %v", architecture, err)
+		}
+	}
+	if got := s.Architectures(); len(got) != 1 || got[0] != runtime.GOARCH {
+		t.Errorf("has %v", got)
+	}
+	write(other, "other")
+	wants(other, "other")
+	write(runtime.GOARCH, "new")
+	wants("", "new")
+	if got := s.Architectures(); len(got) != 2 {
+		t.Errorf("has %v", got)
 	}
 }

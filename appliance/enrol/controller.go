@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"filippo.io/age"
@@ -168,8 +169,8 @@ func checkClaimant(c wire.Claim) error {
 		}
 	}
 	p := c.Capabilities
-	if p.OS != "linux" || p.Architecture != "amd64" && p.Architecture != "arm64" {
-		return Refuse(Platform, "check claim: the machine is "+appliance.Quote(p.OS+"/"+p.Architecture))
+	if err := CheckPlatform(p); err != nil {
+		return err
 	}
 	if len(p.Kinds) > maxKinds {
 		return appliance.Errorf(appliance.Invalid, "check claim: %d resource kinds, at most %d", len(p.Kinds), maxKinds)
@@ -182,6 +183,14 @@ func checkClaimant(c wire.Claim) error {
 		if !stated.MatchString(s) {
 			return appliance.Errorf(appliance.Invalid, "check claim: capability %s is not plain text of at most 128 characters", appliance.Quote(s))
 		}
+	}
+	return nil
+}
+
+// CheckPlatform refuses a machine that can be no node; the joiner asks before it begins, the mesh before it spends the token.
+func CheckPlatform(c wire.Capabilities) error {
+	if c.OS != "linux" || !slices.Contains(wire.Architectures, c.Architecture) {
+		return Refuse(Platform, "look at the platform: the machine is "+appliance.Quote(c.OS+"/"+c.Architecture))
 	}
 	return nil
 }

@@ -112,6 +112,34 @@ func TestMeshKeys(t *testing.T) {
 	}
 }
 
+// NODE-3: what a printed line pins holds over every start of the hub, until somebody removes the key.
+func TestServerKeyStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	first, err := identity.ServerKey(dir, "downloads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "downloads.key")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if again, err := identity.ServerKey(dir, "downloads"); err != nil || !again.Equal(first) {
+		t.Errorf("another key at the second start: %v", err)
+	}
+	if err := os.Truncate(path, 60); err != nil {
+		t.Fatal(err)
+	}
+	if key, err := identity.ServerKey(dir, "downloads"); appliance.KindOf(err) != appliance.Invalid || key != nil {
+		t.Errorf("a damaged key: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := identity.ServerKey(dir, "downloads"); err != nil || other.Equal(first) {
+		t.Errorf("after it was removed: %v", err)
+	}
+}
+
 // NODE-1, SAFE-5: an existing key is never replaced, and what a crash left out is filled in.
 func TestFirstKeysStay(t *testing.T) {
 	dir := t.TempDir()

@@ -135,6 +135,24 @@ func LoadMesh(dir string) (MeshKeys, error) {
 	return k, nil
 }
 
+// ServerKey gives the TLS key of one of the hub's servers, made where there is none yet. Machines that know nothing else of the mesh pin it,
+// so it stays until somebody removes its file.
+func ServerKey(dir, server string) (*ecdsa.PrivateKey, error) {
+	var g generator
+	key := g.ecdsa()
+	if g.err != nil {
+		return nil, g.err
+	}
+	parts := []part{pemPart(server+".key", &key)}
+	if err := save(dir, parts); err != nil {
+		return nil, err
+	}
+	if err := load(dir, parts); err != nil {
+		return nil, err
+	}
+	return key, nil
+}
+
 // generator keeps the first error of several keys.
 type generator struct{ err error }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/novox/mesh/appliance"
 )
@@ -81,6 +82,17 @@ func (i Installation) LockFile() string { return i.path("lock") }
 // Binary is what everything of the installation runs; Previous what it ran before.
 func (i Installation) Binary() string   { return i.path("bin", "mesh") }
 func (i Installation) Previous() string { return i.path("bin", "mesh.previous") }
+
+// BinaryFor is the binary of an architecture: a hub hands out others than its own.
+func (i Installation) BinaryFor(architecture string) string {
+	if architecture == runtime.GOARCH {
+		return i.Binary()
+	}
+	return i.path("bin", OtherBinary(architecture))
+}
+
+// OtherBinary is what a binary of another architecture is called beside this machine's own.
+func OtherBinary(architecture string) string { return "mesh-linux-" + architecture }
 
 // Node is the agent's folder, root's alone.
 func (i Installation) Node() string     { return i.path("node") }

@@ -22,7 +22,9 @@ type CreatedToken struct {
 	ID      appliance.TokenID `json:"id"`
 	Token   string            `json:"token"`
 	Expires time.Time         `json:"expires"`
-	Join    []string          `json:"join"` // one ready-made line per address of the hub
+	Join    []string          `json:"join"`   // one ready-made line per address of the hub, for a machine that has the binary
+	Curl    []string          `json:"curl"`   // the same for a bare machine: they bring the binary first
+	Serves  []string          `json:"serves"` // architectures that the hub has a binary for
 }
 
 // Token is a token as listed: never its secret.

@@ -4,9 +4,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"net/netip"
@@ -168,6 +170,16 @@ func Chain(leaf, authority []byte, key *ecdsa.PrivateKey) (*tls.Certificate, err
 		return nil, appliance.Errorf(appliance.Invalid, "use certificate: it is for another key")
 	}
 	return &tls.Certificate{Certificate: [][]byte{leaf, authority}, PrivateKey: key, Leaf: cert}, nil
+}
+
+// KeyPin names a server's key for curl's --pinnedpubkey.
+func KeyPin(key *ecdsa.PublicKey) (string, error) {
+	spki, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return "", fmt.Errorf("pin a key: %w", err)
+	}
+	sum := sha256.Sum256(spki)
+	return "sha256//" + base64.StdEncoding.EncodeToString(sum[:]), nil
 }
 
 // EncodePEM and DecodePEM are how certificates lie in files.

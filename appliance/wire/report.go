@@ -124,6 +124,9 @@ type Alive struct {
 	Capabilities Capabilities     `json:"capabilities"`
 }
 
+// Architectures are those of machines that can be nodes, as Go names them.
+var Architectures = []string{"amd64", "arm64"}
+
 // Capabilities is what a node says it understands (UPG-3). An absent field is read as the cautious answer.
 type Capabilities struct {
 	Wire         int              `json:"wire"`

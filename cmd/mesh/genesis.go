@@ -99,7 +99,7 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	if err := cl.Call(ctx, operators.TokenCreate, operators.NewToken{}, &token); err != nil {
 		return err
 	}
-	end := map[string]any{"step": "closing", "state": "done", "mesh": result.Settings.Mesh, "name": result.Settings.Name, "join": token.Join}
+	end := map[string]any{"step": "closing", "state": "done", "mesh": result.Settings.Mesh, "name": result.Settings.Name, "join": token.Join, "curl": token.Curl, "serves": token.Serves}
 	if err := g.show(c, end, func(w io.Writer) { closing(w, o.Install.Dir, result, token, s.Kind(), time.Since(begun)) }); err != nil {
 		return err
 	}
@@ -153,10 +153,8 @@ func (g *global) stepPrinter(w, stdout io.Writer) func(genesis.Event) {
 // closing is the screen at the end: the join lines, what to do next, what to keep.
 func closing(w io.Writer, state string, r genesis.Result, token operators.CreatedToken, kind string, took time.Duration) {
 	fmt.Fprintf(w, "\nMesh %s stands after %.1f s. This machine is its hub, node %s, %s in the overlay %s.\n", r.Settings.Name, took.Seconds(), r.Settings.Hub.Name, r.Settings.Hub.Address, r.Settings.Range)
-	fmt.Fprintf(w, "\nOn a machine that shall join, as root (one machine, until %s):\n\n", token.Expires.Local().Format(time.DateTime))
-	for _, line := range token.Join {
-		fmt.Fprintf(w, "  %s\n", line)
-	}
+	fmt.Fprintf(w, "\nOn a machine that shall join, as root (one machine, until %s):\n", token.Expires.Local().Format(time.DateTime))
+	joinLines(w, token)
 	fmt.Fprint(w, "\nNext:\n\n  mesh status\n  mesh module register hello\n  mesh module assign hello NODE --push --wait\n")
 	fmt.Fprintf(w, "\nKeep a copy of the state folder %s somewhere else: it holds the keys of the mesh, and nothing can make them again.\n", state)
 	if kind == "detached" {

@@ -84,9 +84,9 @@ func readToken(c *cobra.Command, args []string, file string) (string, error) {
 	var in io.Reader
 	switch {
 	case file != "":
-		f, err := os.Open(file)
+		f, err := openToken(file)
 		if err != nil {
-			return "", appliance.Errorf(appliance.Invalid, "read token: %w", err).WithHint("--token-file names a file with the token in it")
+			return "", err
 		}
 		defer f.Close()
 		in = f
@@ -103,4 +103,23 @@ func readToken(c *cobra.Command, args []string, file string) (string, error) {
 		return "", appliance.Errorf(appliance.Invalid, "read token: more than %d bytes", maxToken)
 	}
 	return string(data), nil
+}
+
+// openToken opens a file that only its owner may read: whoever has the token before it is spent may join in this machine's place. A pipe
+// or a terminal keeps nothing.
+func openToken(file string) (*os.File, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, appliance.Errorf(appliance.Invalid, "read token: %w", err).WithHint("--token-file names a file with the token in it")
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		err = appliance.Errorf(appliance.Denied, "read token: others may read %s (mode %04o)", file, info.Mode().Perm()).
+			WithHint("a token lets whoever has it into the mesh; if nobody else can have read it").WithNext("chmod 600 " + file)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

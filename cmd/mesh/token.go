@@ -3,12 +3,16 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/operators"
+	"github.com/novox/mesh/appliance/wire"
 )
 
 func newToken(g *global) *cobra.Command {
@@ -38,10 +42,8 @@ func newTokenCreate(g *global) *cobra.Command {
 				return err
 			}
 			return g.show(c, made, func(w io.Writer) {
-				fmt.Fprintf(w, "On the machine that shall join, as root (until %s):\n\n", made.Expires.Local().Format(time.DateTime))
-				for _, line := range made.Join {
-					fmt.Fprintf(w, "  %s\n", line)
-				}
+				fmt.Fprintf(w, "On the machine that shall join, as root (until %s):\n", made.Expires.Local().Format(time.DateTime))
+				joinLines(w, made)
 			})
 		}}
 	c.Flags().DurationVar(&ask.TTL, "ttl", time.Hour, "how long the token is good")
@@ -49,6 +51,26 @@ func newTokenCreate(g *global) *cobra.Command {
 	c.Flags().StringVar(&name, "name", "", "the name the machine will have")
 	c.Flags().StringToStringVar(&ask.Label, "label", nil, "labels the machine will have (k=v)")
 	return c
+}
+
+// joinLines shows what to give on a machine that shall join: one line per address of the hub, each for a bare machine and for one that
+// has the binary.
+func joinLines(w io.Writer, made operators.CreatedToken) {
+	show := func(lines []string) {
+		for _, line := range lines {
+			fmt.Fprintf(w, "\n  %s\n", line)
+		}
+	}
+	fmt.Fprintf(w, "\nA bare one with curl (linux %s):\n", strings.Join(made.Serves, " or "))
+	show(made.Curl)
+	for _, architecture := range wire.Architectures {
+		if !slices.Contains(made.Serves, architecture) {
+			fmt.Fprintf(w, "\n  The hub has no binary for %[1]s: there curl ends with error 404. Make one with `make build`, and put it into\n"+
+				"  bin/ of the hub's state folder as %[2]s; or take it to the machine by hand.\n", architecture, installation.OtherBinary(architecture))
+		}
+	}
+	fmt.Fprint(w, "\nOne that has the binary:\n")
+	show(made.Join)
 }
 
 func newTokenList(g *global) *cobra.Command {

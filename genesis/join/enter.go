@@ -200,13 +200,9 @@ func (j *joining) claim(ctx context.Context, link *bus.Link, keys identity.NodeK
 	if err := overlay.Overlaps(challenge.Range, routes); err != nil {
 		return enrol.Admission{}, err
 	}
-	machine, err := j.machine(j.token.Mesh, j.Name)
-	if err != nil {
-		return enrol.Admission{}, err
-	}
 	j.tell("claiming the name " + string(j.Name))
 	data, err = j.ask(ctx, link, func(reply string) ([]byte, error) {
-		claim, err := enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: machine.Capabilities()}, reply, j.Now())
+		claim, err := enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: j.machine.Capabilities()}, reply, j.Now())
 		if err == nil {
 			err = durable.WriteFile(j.claimedFile(), []byte(string(j.token.ID)+"\n"), 0o600)
 		}

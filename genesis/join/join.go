@@ -1,5 +1,6 @@
 // Package join makes this machine a node of a mesh: from a token to the first declaration applied. It is resumable: killed anywhere, the
-// same command finishes. A refusal says which of address, pin, token, clock, name or range is wrong, and leaves nothing behind.
+// same command finishes. A refusal says which of address, pin, token, clock, port, name, platform or range is wrong, and leaves
+// nothing behind.
 package join
 
 import (
@@ -52,7 +53,7 @@ const needFree = 128 << 20
 type joining struct {
 	Options
 	token   enrol.Token
-	machine Machine
+	machine host.Machine // once probe has looked at it
 	service services.Services
 	tell    func(string)
 	fresh   bool // the state folder is this run's own
@@ -70,7 +71,7 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, t
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	j := &joining{Options: o, token: token, machine: machine, service: s, tell: tell}
+	j := &joining{Options: o, token: token, service: s, tell: tell}
 	record, err := o.Install.Read()
 	switch {
 	case err == nil:
@@ -81,7 +82,7 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, t
 	if err := j.named(); err != nil {
 		return Result{}, err
 	}
-	if err := j.probe(); err != nil {
+	if err := j.probe(machine); err != nil {
 		return Result{}, err
 	}
 	_, err = os.Stat(o.Install.Dir)
@@ -128,7 +129,13 @@ func (j *joining) named() (err error) {
 	return nil
 }
 
-func (j *joining) probe() error {
+func (j *joining) probe(machine Machine) (err error) {
+	if j.machine, err = machine(j.token.Mesh, j.Name); err != nil {
+		return err
+	}
+	if err := enrol.CheckPlatform(j.machine.Capabilities()); err != nil {
+		return err
+	}
 	if err := probe.Clock(j.Now(), pki.Built()); err != nil {
 		return err
 	}

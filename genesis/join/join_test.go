@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"io"
 	"net"
@@ -14,8 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/agent/host"
 	"github.com/novox/mesh/appliance/enrol"
 	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/wire"
 )
 
 // NODE-3: what a connection came to becomes the one thing that is wrong.
@@ -84,6 +87,35 @@ func TestSpeaks(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// NODE-3: a machine that can be no node is told so before it asks anybody, and is left as it was.
+func TestPlatform(t *testing.T) {
+	_, signing, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := enrol.NewToken(appliance.NewMeshID(), []string{"127.0.0.1:1"}, [32]byte{1}, signing.Public().(ed25519.PublicKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := token.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Install: installation.Installation{Dir: filepath.Join(t.TempDir(), "mesh")}, Token: text, Name: "n1"}
+	for _, platform := range [][2]string{{"linux", "riscv64"}, {"linux", "386"}, {"freebsd", "amd64"}, {"", ""}} {
+		machine := func(appliance.MeshID, appliance.NodeName) (host.Machine, error) {
+			return host.Machine{Capabilities: func() wire.Capabilities { return wire.Capabilities{OS: platform[0], Architecture: platform[1]} }}, nil
+		}
+		_, err := Run(t.Context(), o, machine, nil, func(text string) { t.Errorf("says %q", text) })
+		if e := appliance.AsError(err); err == nil || e.Reason != enrol.Platform || !strings.Contains(e.Text, platform[0]+"/"+platform[1]) || !strings.Contains(e.Hint, "amd64 or arm64") {
+			t.Errorf("%v: %v", platform, err)
+		}
+		if _, err := os.Lstat(o.Install.Dir); !os.IsNotExist(err) {
+			t.Errorf("%v: it left the state folder: %v", platform, err)
+		}
 	}
 }
 

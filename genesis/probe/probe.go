@@ -63,7 +63,7 @@ func Disk(dir string, need uint64) error {
 func TUN() error {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return appliance.Errorf(appliance.Unavailable, "look for /dev/net/tun: %w", err).
-			WithHint("the overlay is a TUN device: load the kernel's tun module, or give the container /dev/net/tun").WithNext("modprobe tun")
+			WithReason("platform").WithHint("the overlay is a TUN device: load the kernel's tun module, or give the container /dev/net/tun").WithNext("modprobe tun")
 	}
 	return nil
 }

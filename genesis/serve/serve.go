@@ -35,7 +35,8 @@ type hub struct {
 	settings  Settings
 	keys      identity.MeshKeys
 	authority *pki.Authority
-	binary    *downloads.Binary
+	downloads *downloads.Server
+	key       *ecdsa.PrivateKey // of the download server
 	broker    *natsd.Server
 	log       *slog.Logger
 }
@@ -52,13 +53,20 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 		return err
 	}
 	defer release()
-	certificate, err := h.certificate()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // the broker's: its clients know the name and the authority
 	if err != nil {
 		return err
 	}
-	own := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }
+	broker, err := h.certificate(key, pki.BrokerName(h.settings.Mesh))
+	if err != nil {
+		return err
+	}
+	forDownloads, err := h.certificate(h.key, pki.DownloadsName(h.settings.Mesh))
+	if err != nil {
+		return err
+	}
 	h.broker, err = natsd.Start(natsd.Config{Name: pki.BrokerName(h.settings.Mesh), Host: "0.0.0.0", Port: int(h.settings.Ports.Broker), StoreDir: Streams(install),
-		Users: UsersFile(install), Certificate: own, Logger: log.With("part", "broker")})
+		Users: UsersFile(install), Certificate: broker, Logger: log.With("part", "broker")})
 	if err != nil {
 		return fmt.Errorf("start broker: %w", err)
 	}
@@ -69,14 +77,14 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return h.binary.Serve(ctx, listener, pki.ServerTLS(own, h.authority.Certificate, nil, pki.Clock(nil)))
+		return h.downloads.Serve(ctx, listener, pki.ServerTLS(forDownloads, h.authority.Certificate, nil, pki.Clock(nil)))
 	})
 	g.Go(func() error { return h.keepControlling(ctx) })
 	return g.Wait()
 }
 
 func open(install installation.Installation, log *slog.Logger) (*hub, error) {
-	h := &hub{install: install, log: log, binary: downloads.New(install.Binary())}
+	h := &hub{install: install, log: log}
 	var err error
 	if h.settings, err = ReadSettings(install); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -91,7 +99,17 @@ func open(install installation.Installation, log *slog.Logger) (*hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.authority, err = pki.LoadAuthority(h.settings.Mesh, der, h.keys.Authority)
+	if h.authority, err = pki.LoadAuthority(h.settings.Mesh, der, h.keys.Authority); err != nil {
+		return nil, err
+	}
+	if h.key, err = identity.ServerKey(install.HubKeys(), "downloads"); err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for _, architecture := range wire.Architectures {
+		files[architecture] = install.BinaryFor(architecture)
+	}
+	h.downloads, err = downloads.New(h.settings.Ports.Downloads, &h.key.PublicKey, files)
 	return h, err
 }
 
@@ -104,18 +122,14 @@ func ReadAuthority(install installation.Installation) ([]byte, error) {
 	return pki.DecodePEM(text)
 }
 
-// certificate makes the servers' own: a fresh key at every start, under the fixed names (PKI-6).
-func (h *hub) certificate() (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// certificate makes that of one of the hub's servers, at every start, under its fixed name (PKI-6).
+func (h *hub) certificate(key *ecdsa.PrivateKey, name string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	leaf, err := h.authority.Issue(pki.Request{Public: &key.PublicKey, Names: []string{name}, Usage: pki.Server, Now: time.Now()})
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := h.authority.Issue(pki.Request{Public: &key.PublicKey, Names: []string{pki.BrokerName(h.settings.Mesh), pki.DownloadsName(h.settings.Mesh)},
-		Usage: pki.Server, Now: time.Now()})
-	if err != nil {
-		return nil, err
-	}
-	return pki.Chain(leaf, h.authority.Certificate.Raw, key)
+	chain, err := pki.Chain(leaf, h.authority.Certificate.Raw, key)
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return chain, err }, err
 }
 
 // keepControlling runs store and controller again and again; each end is told, and tried again after a pause that grows to 10 s.
@@ -164,7 +178,7 @@ func (h *hub) control(ctx context.Context) error {
 	}
 	defer link.Close()
 	return controller.Run(ctx, controller.Config{Store: records, Link: link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx, link),
-		Binary: func() (wire.Replace, error) { return h.binary.Replace(int(h.settings.Ports.Downloads)) }, Log: h.log.With("part", "controller")})
+		Downloads: h.downloads, Log: h.log.With("part", "controller")})
 }
 
 // returnWithin is how long the controller may be away after new bus users before the previous ones come back (BUS-1).

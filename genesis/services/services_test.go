@@ -1,14 +1,19 @@
 package services
 
 import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/installation"
 )
 
@@ -68,6 +73,51 @@ func TestInstallBinary(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(i.Binary()), "*")); len(left) != 1 {
 		t.Errorf("left %v", left)
+	}
+}
+
+// NODE-3: what lies beside the running binary is handed out to machines of the kind that its name says, and to no others.
+func TestOtherBinaries(t *testing.T) {
+	other := "arm64"
+	if runtime.GOARCH == other {
+		other = "amd64"
+	}
+	built := func(machine elf.Machine) []byte {
+		header := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT), Ehsize: 64, Phentsize: 56, Shentsize: 64}
+		copy(header.Ident[:], elf.ELFMAG)
+		header.Ident[elf.EI_CLASS], header.Ident[elf.EI_DATA], header.Ident[elf.EI_VERSION] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)
+		var b bytes.Buffer
+		if err := binary.Write(&b, binary.LittleEndian, header); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	for name, c := range map[string]struct {
+		file    []byte
+		found   int
+		refused bool
+	}{
+		"none":                {nil, 0, false},
+		"right":               {built(elfMachines[other]), 1, false},
+		"this machine's":      {built(elfMachines[runtime.GOARCH]), 0, true},
+		"not a binary at all": {[]byte("#!/bin/sh\n"), 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, installation.OtherBinary(other))
+			if c.file != nil {
+				if err := os.WriteFile(path, c.file, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found, err := besides(filepath.Join(dir, "mesh"))
+			if len(found) != c.found || c.found == 1 && found[other] != path {
+				t.Errorf("found %v", found)
+			}
+			if (err != nil) != c.refused || err != nil && (!strings.Contains(err.Error(), path+": it is no linux/"+other+" binary") || appliance.AsError(err).Hint == "") {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -64,7 +64,10 @@ func (l *life) genesis(t *testing.T) {
 	if len(l.lines) != 2 || l.lines[0] == l.lines[1] {
 		t.Errorf("the hub has two addresses, the join lines are %q", l.lines)
 	}
-	for _, want := range []string{"\n  mesh status\n", "\n  mesh module register hello\n", "\n  mesh module assign hello NODE --push --wait\n", "Keep a copy of the state folder"} {
+	if bare := curlLine.FindAllString(out, -1); len(bare) != 2 || bare[0] == bare[1] {
+		t.Errorf("the hub has two addresses, the lines for bare machines are %q", bare)
+	}
+	for _, want := range []string{"\n  The hub has no binary for ", "\n  mesh status\n", "\n  mesh module register hello\n", "\n  mesh module assign hello NODE --push --wait\n", "Keep a copy of the state folder"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("closing screen without %q:\n%s", want, out)
 		}

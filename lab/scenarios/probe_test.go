@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/lab/netns"
 )
 
@@ -19,7 +20,8 @@ const (
 )
 
 // probe is the program that hosts are probed with: `greet` answers every connection with a line and every datagram with itself,
-// `dial ADDRESS` wants that line, `get URL` prints a page, `fetch URL` and `ping ADDRESS` ask without a pause until their input ends.
+// `dial ADDRESS` wants that line, `get URL` prints a page, `fetch URL` and `ping ADDRESS` ask without a pause until their input ends,
+// `impersonate MESH` is somebody else in the hub's place.
 func probe(args []string) int {
 	var err error
 	switch args[0] {
@@ -33,6 +35,8 @@ func probe(args []string) int {
 		err = fetch(args[1])
 	case "ping":
 		err = ping(args[1])
+	case "impersonate":
+		err = impersonated(appliance.MeshID(args[1]))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

