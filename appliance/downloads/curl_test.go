@@ -142,6 +142,7 @@ func TestCurl(t *testing.T) {
 		half := &http.Server{TLSConfig: config.server, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			fmt.Fprint(w, program("half a binary"))
+			w.(http.Flusher).Flush()
 		})}
 		go half.ServeTLS(l, "", "")
 		defer half.Close()
