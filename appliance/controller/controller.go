@@ -21,7 +21,7 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// Config is what Run needs; every field is required.
+// Config is what Run needs; every field is required but Warnings.
 type Config struct {
 	Store     *store.Store
 	Link      *bus.Link // the controller's user in account CONTROL
@@ -29,6 +29,7 @@ type Config struct {
 	Authority *pki.Authority
 	SetUsers  func(file []byte) error // hands a composed users file to the broker
 	Downloads *downloads.Server       // where agents of another version and bare machines get the binary
+	Warnings  func() []wire.Warning   // of the hub itself, beside what its agent reports; nil: none
 	Log       *slog.Logger
 }
 
@@ -56,6 +57,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := c.start(ctx); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx) // the link lives on
+	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	follow := func(consumer string, handle func(context.Context, bus.Message) bus.Verdict) {
 		g.Go(func() error { return c.cfg.Link.Follow(ctx, consumer, handle) })
@@ -67,7 +70,10 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.publishMembers(ctx) })
 	g.Go(func() error { return c.catchUp(ctx) })
 	hear := func(subject string, handle func(context.Context, bus.Message)) error {
-		_, err := c.cfg.Link.Subscribe(subject, func(m bus.Message) { handle(ctx, m) })
+		stop, err := c.cfg.Link.Subscribe(subject, func(m bus.Message) { handle(ctx, m) })
+		if err == nil {
+			context.AfterFunc(ctx, stop)
+		}
 		return err
 	}
 	if err := hear(wire.SubjectAlives, c.hearAlive); err != nil {

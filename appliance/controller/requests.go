@@ -65,7 +65,7 @@ func (c *Controller) hearRequest(ctx context.Context, m bus.Message) {
 			c.log.Info("request refused", "operator", id, "verb", verb, "err", err)
 		}
 		if h.Reply != "" { // nobody proven asked otherwise
-			c.answer(id, h, result, err)
+			c.answer(id, h, result, c.explained(err))
 		}
 	}()
 }

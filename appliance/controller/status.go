@@ -39,6 +39,9 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 					Remedy: "stop one of them, then `mesh node replace " + string(s.Name) + "`"})
 			}
 		})
+		if s.Hub && c.cfg.Warnings != nil {
+			n.Warnings = append(n.Warnings, c.cfg.Warnings()...)
+		}
 		if err := c.roster.behind(s.Node, s.Name); err != nil {
 			n.Warnings = append(n.Warnings, wire.Warning{Code: "store-older", Severity: "error", Text: err.Error(), Remedy: appliance.AsError(err).Hint})
 		}
@@ -46,6 +49,17 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 	}
 	fit(out.Nodes, maxStatus)
 	return out, nil
+}
+
+// explained adds what the hub knows of itself to "the store is out of reach": with a full disk it is.
+func (c *Controller) explained(err error) error {
+	if !store.IsUnavailable(err) || c.cfg.Warnings == nil {
+		return err
+	}
+	for _, w := range c.cfg.Warnings() {
+		err = appliance.AsError(err).WithHint(w.Text + "; " + w.Remedy)
+	}
+	return err
 }
 
 // nodeStatus says what the records know of one node.

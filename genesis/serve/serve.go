@@ -38,6 +38,8 @@ type hub struct {
 	downloads *downloads.Server
 	key       *ecdsa.PrivateKey // of the download server
 	broker    *natsd.Server
+	link      *bus.Link // the controller's; it outlives restarts of broker and store
+	keeper    *keeper
 	log       *slog.Logger
 }
 
@@ -65,12 +67,19 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	if err != nil {
 		return err
 	}
+	h.keeper = newKeeper(Streams(install), h.settings.ballast(install), log.With("part", "disk"))
 	h.broker, err = natsd.Start(natsd.Config{Name: pki.BrokerName(h.settings.Mesh), Host: "0.0.0.0", Port: int(h.settings.Ports.Broker), StoreDir: Streams(install),
-		Users: UsersFile(install), Certificate: broker, Logger: log.With("part", "broker")})
+		Users: UsersFile(install), Certificate: broker, Logger: log.With("part", "broker"), Wrong: h.keeper.tell})
 	if err != nil {
 		return fmt.Errorf("start broker: %w", err)
 	}
 	defer h.broker.Close()
+	h.link, err = bus.Connect(ctx, bus.Options{InProcess: h.broker.InProcess(), User: wire.ControllerUser, Key: h.keys.ControllerBus, Logger: log.With("part", "bus")})
+	if err != nil {
+		return err
+	}
+	defer h.link.Close()
+	h.keeper.broker, h.keeper.probe = h.broker, func(ctx context.Context) error { return bus.Probe(ctx, h.link) }
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(h.settings.Ports.Downloads))))
 	if err != nil {
 		return fmt.Errorf("start downloads: %w", err)
@@ -79,6 +88,7 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	g.Go(func() error {
 		return h.downloads.Serve(ctx, listener, pki.ServerTLS(forDownloads, h.authority.Certificate, nil, pki.Clock(nil)))
 	})
+	g.Go(func() error { h.keeper.run(ctx); return nil })
 	g.Go(func() error { return h.keepControlling(ctx) })
 	return g.Wait()
 }
@@ -172,12 +182,7 @@ func (h *hub) control(ctx context.Context) error {
 	if err := h.found(ctx, records); err != nil {
 		return err
 	}
-	link, err := bus.Connect(ctx, bus.Options{InProcess: h.broker.InProcess(), User: wire.ControllerUser, Key: h.keys.ControllerBus, Logger: h.log.With("part", "bus"), Wait: true})
-	if err != nil {
-		return err
-	}
-	defer link.Close()
-	return controller.Run(ctx, controller.Config{Store: records, Link: link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx, link),
+	return controller.Run(ctx, controller.Config{Store: records, Link: h.link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx), Warnings: h.keeper.warnings,
 		Downloads: h.downloads, Log: h.log.With("part", "controller")})
 }
 
@@ -185,17 +190,17 @@ func (h *hub) control(ctx context.Context) error {
 const returnWithin = 30 * time.Second
 
 // setUsers applies a users file and puts the previous one back unless the controller is, or comes back, connected.
-func (h *hub) setUsers(ctx context.Context, link *bus.Link) func([]byte) error {
+func (h *hub) setUsers(ctx context.Context) func([]byte) error {
 	return func(file []byte) error {
 		if err := h.broker.SetUsers(file); err != nil {
 			return err
 		}
-		if link.Status().Connected {
+		if h.link.Status().Connected {
 			return nil
 		}
 		go func() {
 			for end := time.Now().Add(returnWithin); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-				if ctx.Err() != nil || link.Status().Connected {
+				if ctx.Err() != nil || h.link.Status().Connected {
 					return
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/durable"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/wire"
@@ -31,6 +32,7 @@ type Settings struct {
 	Operator    Operator         `json:"operator"`
 	StoreFile   string           `json:"storeFile,omitempty"`   // a DSN to an existing server; empty: the private cluster
 	PostgresBin string           `json:"postgresBin,omitempty"` // empty: the newest on the machine
+	Ballast     *disk.Size       `json:"ballast,omitempty"`     // bytes held in reserve for a full disk; absent: 64 MiB
 	Founded     time.Time        `json:"founded"`
 }
 

@@ -34,7 +34,7 @@ func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	logFile, err := os.OpenFile(filepath.Join(h.install.Module("mesh-store"), "store", "postgresql.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	logFile, err := openLog(filepath.Join(h.install.Module("mesh-store"), "store", "postgresql.log"), maxLog)
 	if err != nil {
 		return "", nil, err
 	}

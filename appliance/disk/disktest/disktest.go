@@ -54,7 +54,7 @@ func Fill(t testing.TB, dir string) (free func()) {
 		}
 	}
 	return func() {
-		if err := os.Remove(path); err != nil {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
 	}
