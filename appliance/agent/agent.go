@@ -58,6 +58,7 @@ type Agent struct {
 	owes         bool      // a report could not be kept
 	owed         *wire.Facts
 	warnings     []wire.Warning
+	standing     []wire.Warning       // the machine's own, as last told
 	warned       map[string]time.Time // by code
 	run          string
 
@@ -156,6 +157,7 @@ func (a *Agent) resume(ctx context.Context) {
 	a.engine.waking = true
 	a.reapply(ctx)
 	a.engine.waking = false
+	a.stand()
 	if len(a.cfg.Carried) > 0 {
 		a.report(&wire.Facts{Carried: &a.cfg.Carried})
 	}
@@ -195,6 +197,7 @@ func (a *Agent) step(ctx context.Context) {
 	case <-look:
 		a.check(ctx)
 	}
+	a.stand()
 }
 
 // hear takes what the bus has brought: who is there first, then what shall be.
@@ -364,7 +367,7 @@ func (a *Agent) report(facts *wire.Facts) {
 	if a.state.applied.About.Digest == "" && facts == nil {
 		return // nothing to account for yet: that would be a heartbeat
 	}
-	r := wire.Report{Version: wire.Version, Facts: facts, Warnings: a.warnings}
+	r := wire.Report{Version: wire.Version, Facts: facts, Warnings: slices.Concat(a.warnings, a.standing)}
 	if a.state.applied.About.Digest != "" {
 		about := a.state.applied.About
 		r.About, r.Outcomes, r.Health, r.Kept = &about, a.state.applied.Outcomes, a.watch.report(), keptData(a.state.applied.Records)
@@ -376,6 +379,17 @@ func (a *Agent) report(facts *wire.Facts) {
 		return
 	}
 	a.owes, a.owed = false, nil
+}
+
+// stand tells the machine's standing conditions when they are others than last told.
+func (a *Agent) stand() {
+	if a.cfg.Machine.Warnings == nil {
+		return
+	}
+	if now := a.cfg.Machine.Warnings(); !slices.Equal(now, a.standing) {
+		a.standing = now
+		a.report(nil)
+	}
 }
 
 // refusal is a document that was not accepted, from whoever opened it to the loop.

@@ -175,6 +175,32 @@ func TestRetryWithBackoff(t *testing.T) {
 	})
 }
 
+// What stands on the machine itself is told when it begins and when it ends, and once.
+func TestStandingConditions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop(t)
+		l.run(func() {
+			l.declare(1, user)
+			synctest.Wait()
+			l.machine.SetWarnings(wire.Warning{Code: "c", Severity: "warning", Text: "t"})
+			time.Sleep(6 * time.Minute)
+			if w := l.warns(); len(w) != 1 || w[0].Code != "c" {
+				t.Errorf("warnings %+v", w)
+			}
+			told := l.box().Sequence
+			time.Sleep(20 * time.Minute)
+			if n := l.box().Sequence; n != told {
+				t.Errorf("told %d times more", n-told)
+			}
+			l.machine.SetWarnings()
+			time.Sleep(6 * time.Minute)
+			if w := l.warns(); len(w) != 0 {
+				t.Errorf("warnings %+v", w)
+			}
+		})
+	})
+}
+
 // DEC-3, DEC-14: a declaration that cannot be stored is not begun, and the node says so once it can say anything.
 func TestDeclarationThatCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

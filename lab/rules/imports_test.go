@@ -18,6 +18,7 @@ var keepers = []struct {
 	{"github.com/tailscale/wireguard-go", []string{"embedded/wg"}, nil},
 	{"cuelabs.dev/go/oci/ociregistry", []string{"embedded/registry"}, nil},
 	{"oras.land/oras-go/v2", []string{"appliance/artifacts"}, []string{"embedded/registry", "genesis/serve"}},
+	{"github.com/miekg/dns", []string{"appliance/agent/linux/resolver"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd"}, nil},
 	{"github.com/spf13/pflag", []string{"cmd"}, nil},
 	// Programs are started from one package of the agent (SAFE-3), by the supervisor, whose own child a module's process

@@ -104,5 +104,6 @@ type Machine struct {
 	Containers   Processes // nil: the machine has no engine
 	Overlay      Overlay
 	Capabilities func() wire.Capabilities
-	MachineID    func() string // hash of the machine's id
+	Warnings     func() []wire.Warning // standing conditions of the machine itself; nil: it has none
+	MachineID    func() string         // hash of the machine's id
 }

@@ -35,6 +35,7 @@ type Machine struct {
 	steps        []string
 	failures     []*failure
 	capabilities wire.Capabilities
+	warnings     []wire.Warning
 	machineID    string
 }
 
@@ -74,12 +75,16 @@ func (m *Machine) Host() host.Machine {
 		},
 		Processes: processes{m}, Overlay: overlay{m},
 		Capabilities: func() wire.Capabilities { m.mu.Lock(); defer m.mu.Unlock(); return m.capabilities },
+		Warnings:     func() []wire.Warning { m.mu.Lock(); defer m.mu.Unlock(); return m.warnings },
 		MachineID:    func() string { m.mu.Lock(); defer m.mu.Unlock(); return m.machineID },
 	}
 }
 
 // SetCapabilities changes what the machine says of itself.
 func (m *Machine) SetCapabilities(c wire.Capabilities) { m.with(func() { m.capabilities = c }) }
+
+// SetWarnings changes what stands on the machine.
+func (m *Machine) SetWarnings(w ...wire.Warning) { m.with(func() { m.warnings = w }) }
 
 // SetMachineID makes it another machine.
 func (m *Machine) SetMachineID(id string) { m.with(func() { m.machineID = id }) }

@@ -42,6 +42,7 @@ func New(c Config) (host.Machine, error) {
 		c.Logger = slog.Default()
 	}
 	data := &dataList{path: filepath.Join(c.Installation.Node(), "data.json")}
+	net := newOverlay(c)
 	return host.Machine{
 		Effectors: map[wire.ResourceKind]host.Effector{
 			wire.Package:   packages{},
@@ -50,8 +51,9 @@ func New(c Config) (host.Machine, error) {
 			wire.File:      files{},
 		},
 		Processes:    processes{c, keeperFor(c)},
-		Overlay:      newOverlay(c),
+		Overlay:      net,
 		Capabilities: capabilities(c),
+		Warnings:     net.warnings,
 		MachineID:    machineID,
 	}, nil
 }

@@ -17,12 +17,14 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/agent/linux/resolver"
 	"github.com/novox/mesh/appliance/identity"
 	"github.com/novox/mesh/appliance/membership"
+	"github.com/novox/mesh/appliance/wire"
 	"github.com/novox/mesh/embedded/wg"
 )
 
-// overlay is the device in this process, and the block in the hosts file.
+// overlay is the device in this process, the block in the hosts file, and the resolver that says the same to containers.
 type overlay struct {
 	config Config
 	name   string // of the interface
@@ -30,10 +32,12 @@ type overlay struct {
 	mu       sync.Mutex
 	device   *wg.Device
 	resolved map[string]netip.AddrPort // endpoints by name, as last found
+	names    *resolver.Resolver
+	unnamed  error // why the resolver does not answer
 }
 
 func newOverlay(c Config) *overlay {
-	return &overlay{config: c, name: InterfaceName(c.Mesh), resolved: map[string]netip.AddrPort{}}
+	return &overlay{config: c, name: InterfaceName(c.Mesh), resolved: map[string]netip.AddrPort{}, names: &resolver.Resolver{Logger: c.Logger}}
 }
 
 // InterfaceName is the overlay's interface of a mesh: 15 characters, the most the kernel takes, so that meshes on one machine differ.
@@ -67,7 +71,18 @@ func (o *overlay) Set(ctx context.Context, want host.OverlayState) error {
 	if err := writeHosts(o.config.HostsFile, membership.HostsBlock(want.Hosts, membership.Domain)); err != nil {
 		return err
 	}
+	o.unnamed = o.names.Set(want.Address, membership.Domain, want.Hosts)
 	return unresolved
+}
+
+// warnings are for what the overlay can do without.
+func (o *overlay) warnings() []wire.Warning {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.unnamed == nil {
+		return nil
+	}
+	return []wire.Warning{{Code: "names-in-containers", Severity: "warning", Text: o.unnamed.Error(), Remedy: appliance.AsError(o.unnamed).Hint}}
 }
 
 // translate gives the device's form. A name that cannot be resolved leaves its peer with the address it last had, or without one.
@@ -119,6 +134,8 @@ func resolve(ctx context.Context, endpoint string) (netip.AddrPort, error) {
 }
 
 func (o *overlay) down() error {
+	o.names.Close()
+	o.unnamed = nil
 	if o.device != nil {
 		o.device.Close()
 		o.device = nil
@@ -158,6 +175,7 @@ func (o *overlay) Handshake() {
 func (o *overlay) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.names.Close()
 	if o.device == nil {
 		return nil
 	}

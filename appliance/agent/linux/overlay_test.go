@@ -2,9 +2,12 @@ package linux
 
 import (
 	"bytes"
+	"context"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -146,5 +149,46 @@ func TestOverlayUnresolved(t *testing.T) {
 	}
 	if err := m.Overlay.Set(t.Context(), host.OverlayState{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// NET-1: the resolver comes and goes with the overlay; its port being taken is a warning, and ends when it is free.
+func TestOverlayNames(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	m, in := machine(t)
+	keys, _ := identity.GenerateNode()
+	keys.Save(in.NodeKeys())
+	exec.Command("ip", "link", "set", "lo", "up").Run()
+	taken, err := net.ListenPacket("udp", ":53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, "10.64.0.1:53")
+	}}
+	want := host.OverlayState{Address: netip.MustParsePrefix("10.64.0.1/16"), Hosts: map[appliance.NodeName]netip.Addr{"n1": netip.MustParseAddr("10.64.0.2")}}
+	if err := m.Overlay.Set(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if w := m.Warnings(); len(w) != 1 || w[0].Code != "names-in-containers" || w[0].Remedy == "" || !strings.Contains(w[0].Text, "10.64.0.1:53") {
+		t.Errorf("port taken: %+v", w)
+	}
+	taken.Close()
+	if err := m.Overlay.Set(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if w := m.Warnings(); len(w) != 0 {
+		t.Errorf("port free: %+v", w)
+	}
+	if got, err := resolver.LookupHost(t.Context(), "n1.internal"); err != nil || !slices.Equal(got, []string{"10.64.0.2"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := m.Overlay.Set(t.Context(), host.OverlayState{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := resolver.LookupHost(t.Context(), "n1.internal"); err == nil {
+		t.Errorf("after the overlay went down: %v", got)
 	}
 }
