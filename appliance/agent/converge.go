@@ -34,23 +34,15 @@ func removals(records []Record, desired []wire.Resource) []Record {
 	return out
 }
 
-// userInUse says whether something beside the user resource itself still needs the user: a resource that stays, or kept data.
-func userInUse(user wire.Resource, records []Record, desired []wire.Resource) bool {
+// userStays says whether the user of a resource that leaves has to stay: something carried, or data that is kept, belongs to it.
+func userStays(user wire.Resource, records []Record) bool {
 	var spec wire.UserSpec
-	if json.Unmarshal(user.Spec, &spec) != nil {
+	if user.Kind != wire.User || json.Unmarshal(user.Spec, &spec) != nil {
 		return false
 	}
-	for _, r := range desired {
-		if r.ID != user.ID && usesUser(r, spec.Name) {
-			return true
-		}
-	}
-	for _, r := range records {
-		if r.Resource.ID != user.ID && (r.Kept || r.Carried) && usesUser(r.Resource, spec.Name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(records, func(r Record) bool {
+		return r.Resource.ID != user.ID && (r.Kept || r.Carried) && usesUser(r.Resource, spec.Name)
+	})
 }
 
 func usesUser(r wire.Resource, name string) bool {

@@ -116,8 +116,15 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	}
 	var undo json.RawMessage
 	if have == nil {
-		if undo, err = effector.Before(ctx, r); err != nil {
-			return fail("look before", err), nil
+		switch other := e.state.sharer(r); {
+		case other != nil && other.Kept:
+			e.state.bequeath(other.Resource.ID, r)
+		case other != nil && seen.Present:
+			undo = other.Undo // what is there now is ours
+		default:
+			if undo, err = effector.Before(ctx, r); err != nil {
+				return fail("look before", err), nil
+			}
 		}
 	}
 	if err := e.begin(r, undo, carried, !seen.Matches && e.owe(desired, r.ID)); err != nil {
@@ -185,7 +192,19 @@ func (e *Engine) remove(ctx context.Context, desired []wire.Resource, note func(
 			note(o)
 			continue
 		}
-		kept := r.Kind == wire.User && userInUse(r, e.state.applied.Records, desired)
+		if to, ok := heir(r, e.state.applied.Records, desired); ok {
+			o.Step = "shared with " + to.ID
+			e.state.bequeath(r.ID, to)
+			note(o)
+			continue
+		}
+		if by := needed(r, e.state.applied.Records, desired); by != "" { // until that leaves, too
+			o.Status, o.Step = wire.StatusKept, "needed by "+by
+			e.state.record(r.ID).Declared = false
+			note(o)
+			continue
+		}
+		kept := userStays(r, e.state.applied.Records)
 		if !kept {
 			kept, err = effector.Undo(ctx, r, rec.Undo)
 		}

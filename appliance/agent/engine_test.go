@@ -273,6 +273,48 @@ func TestOnChange(t *testing.T) {
 	b.want(web("two"), account("applied web/process/main reload"), "systemctl reload web-main")
 }
 
+// errKilled is how a kill looks in a test.
+var errKilled = errors.New("killed")
+
+// dieAt kills whoever uses the machine at the step after n others: before it, or after it has had its effect.
+func (b *bench) dieAt(n int, after bool) {
+	b.Hook = func(_ context.Context, step, id string) error {
+		if n--; n == -1 {
+			if !after {
+				panic(errKilled)
+			}
+			b.FailAfter(id, step, errKilled, 1)
+		}
+		return nil
+	}
+}
+
+// survive applies like apply; a kill ends it.
+func (b *bench) survive(desired []wire.Resource) {
+	b.t.Helper()
+	defer func() {
+		if r := recover(); r != nil && r != errKilled {
+			panic(r)
+		}
+	}()
+	s, err := openState(b.dir)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	outcomes, err := (&Engine{machine: b.Host(), state: s, told: func(o wire.Outcome) {
+		if o.Error == errKilled.Error() { // the effect is there and nothing after it happened
+			panic(errKilled)
+		}
+	}}).apply(b.t.Context(), desired, false)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	s.applied.Outcomes = outcomes
+	if err := s.saveApplied(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 func dies(t *testing.T, of error, f func()) {
 	t.Helper()
 	defer func() {
@@ -310,41 +352,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 	for n := range steps {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("step %d after %v", n, after), func(t *testing.T) {
-				b, killed := newBench(t), errors.New("killed")
+				b := newBench(t)
 				before(b)
-				left := n
-				b.Hook = func(_ context.Context, step, id string) error {
-					if left--; left == -1 {
-						if !after {
-							panic(killed)
-						}
-						b.FailAfter(id, step, killed, 1)
-					}
-					return nil
-				}
-				run := func(desired []wire.Resource) {
-					defer func() {
-						if r := recover(); r != nil && r != killed {
-							panic(r)
-						}
-					}()
-					s, err := openState(b.dir)
-					if err != nil {
-						t.Fatal(err)
-					}
-					outcomes, err := (&Engine{machine: b.Host(), state: s, told: func(o wire.Outcome) {
-						if o.Error == killed.Error() { // the effect is there and nothing after it happened
-							panic(killed)
-						}
-					}}).apply(t.Context(), desired, false)
-					if err != nil {
-						t.Fatal(err)
-					}
-					s.applied.Outcomes = outcomes
-					if err := s.saveApplied(); err != nil {
-						t.Fatal(err)
-					}
-				}
+				b.dieAt(n, after)
+				run := b.survive
 				run(web("one"))
 				run(web("one"))
 				if d := cmp.Diff(whole, b.String()); d != "" {

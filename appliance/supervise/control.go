@@ -21,9 +21,13 @@ const (
 	verbApply     = "apply"     // read the spec, be running, restart if the child is made of something else
 	verbRestart   = "restart"   // whatever it is made of
 	verbReload    = "reload"    // SIGHUP
+	verbSignal    = "signal/"   // followed by one of Signals
 	verbStop      = "stop"      // and stay to answer
 	verbTerminate = "terminate" // stop, and go
 )
+
+// Signals are those that a process can be sent.
+var Signals = map[string]unix.Signal{"HUP": unix.SIGHUP, "USR1": unix.SIGUSR1, "USR2": unix.SIGUSR2, "INT": unix.SIGINT, "TERM": unix.SIGTERM}
 
 type answer struct {
 	Status Status           `json:"status"`

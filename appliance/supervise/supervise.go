@@ -152,6 +152,9 @@ func Stop(ctx context.Context, dir string) error    { return tell(ctx, dir, verb
 func Restart(ctx context.Context, dir string) error { return tell(ctx, dir, verbRestart) }
 func Reload(ctx context.Context, dir string) error  { return tell(ctx, dir, verbReload) }
 
+// Signal sends the process one of Signals.
+func Signal(ctx context.Context, dir, name string) error { return tell(ctx, dir, verbSignal+name) }
+
 func tell(ctx context.Context, dir, verb string) error { _, err := ask(ctx, dir, verb); return err }
 
 // Terminate ends the process with all it started, and its supervisor. It does so itself where the supervisor is gone.

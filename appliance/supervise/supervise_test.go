@@ -49,12 +49,12 @@ func behave(how string) {
 	switch how {
 	case "stays":
 		stay()
-	case "hups":
-		hups := make(chan os.Signal, 1)
-		signal.Notify(hups, syscall.SIGHUP)
+	case "hears":
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGINT, syscall.SIGTERM)
 		fmt.Println("ready")
-		for range hups {
-			fmt.Println("reloaded")
+		for s := range heard {
+			fmt.Println("heard", s)
 		}
 	case "deaf": // with a grandchild that left the session
 		signal.Ignore(syscall.SIGTERM)
@@ -503,14 +503,34 @@ func TestStopIsFinished(t *testing.T) {
 	}
 }
 
-func TestReload(t *testing.T) {
+// DEC-11
+func TestSignals(t *testing.T) {
 	dir := folder(t)
-	start(t, dir, specFor(t, "hups"))
+	spec := specFor(t, "hears")
+	spec.Stop = 10 * time.Millisecond
+	start(t, dir, spec)
 	awaitLine(t, dir, "ready")
 	if err := Reload(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	awaitLine(t, dir, "reloaded")
+	awaitLine(t, dir, "heard hangup")
+	for name, number := range Signals {
+		if err := Signal(t.Context(), dir, name); err != nil {
+			t.Error(err)
+		}
+		awaitLine(t, dir, "heard "+number.String())
+	}
+	for _, name := range []string{"KILL", "", "9", "HUP/"} {
+		if err := Signal(t.Context(), dir, name); appliance.KindOf(err) != appliance.Invalid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := Stop(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := Signal(t.Context(), dir, "HUP"); appliance.KindOf(err) != appliance.NotReady {
+		t.Errorf("a process that is stopped: %v", err)
+	}
 }
 
 // foreign is a process that has nothing to do with the mesh.

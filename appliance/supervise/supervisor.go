@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -146,15 +147,26 @@ func (s *supervisor) handle(verb string) error {
 	case verbRestart:
 		return s.restart()
 	case verbReload:
-		if s.child == nil {
-			return appliance.Errorf(appliance.NotReady, "reload process in %s: it does not run", s.dir)
-		}
-		s.child.signal(unix.SIGHUP)
-		return nil
+		return s.signal("HUP")
 	case verbStop, verbTerminate:
 		return s.stop()
 	}
+	if name, ok := strings.CutPrefix(verb, verbSignal); ok {
+		return s.signal(name)
+	}
 	return appliance.Errorf(appliance.Invalid, "ask supervisor of %s: unknown verb %s", s.dir, appliance.Quote(verb))
+}
+
+func (s *supervisor) signal(name string) error {
+	number, known := Signals[name]
+	switch {
+	case !known:
+		return appliance.Errorf(appliance.Invalid, "signal process in %s: %s is none that is sent", s.dir, appliance.Quote(name))
+	case s.child == nil:
+		return appliance.Errorf(appliance.NotReady, "signal process in %s: it does not run", s.dir)
+	}
+	s.child.signal(number)
+	return nil
 }
 
 func (s *supervisor) restart() error {

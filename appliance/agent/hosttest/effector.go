@@ -163,7 +163,7 @@ func directoryThing(m *Machine, r wire.Resource) (thing, error) {
 			return true, nil
 		}
 		if before != nil {
-			return false, nil
+			return false, m.putBack(s.Path, before)
 		}
 		beneath := func(p string, _ Entry) bool { return p == s.Path || strings.HasPrefix(p, s.Path+"/") }
 		for p, e := range m.paths {
@@ -183,12 +183,7 @@ func fileThing(m *Machine, r wire.Resource) (thing, error) {
 	t := m.pathThing(s.Path, Entry{Owner: s.Owner, Group: s.Group, Mode: s.Mode, Content: s.Content})
 	t.undo = func(before json.RawMessage) (bool, error) {
 		if before != nil {
-			var e Entry
-			if err := json.Unmarshal(before, &e); err != nil {
-				return false, fmt.Errorf("read undo record of %s: %w", s.Path, err)
-			}
-			m.paths[s.Path] = e
-			m.ran("%s", e.command(s.Path))
+			return false, m.putBack(s.Path, before)
 		} else if _, ok := m.paths[s.Path]; ok {
 			delete(m.paths, s.Path)
 			m.ran("rm %s", s.Path)
@@ -196,6 +191,19 @@ func fileThing(m *Machine, r wire.Resource) (thing, error) {
 		return false, nil
 	}
 	return t, err
+}
+
+// putBack makes a path what it was at first touch.
+func (m *Machine) putBack(path string, before json.RawMessage) error {
+	var e Entry
+	if err := json.Unmarshal(before, &e); err != nil {
+		return fmt.Errorf("read undo record of %s: %w", path, err)
+	}
+	if m.paths[path] != e {
+		m.paths[path] = e
+		m.ran("%s", e.command(path))
+	}
+	return nil
 }
 
 func (m *Machine) pathThing(at string, want Entry) thing {

@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,7 +52,7 @@ func (m *Machine) start(p *process) {
 
 // madeOf leaves out what can change without a restart: checks and what changes mean.
 func madeOf(s wire.ProcessSpec) wire.ProcessSpec {
-	s.Ready, s.Alive, s.OnChange = nil, nil, nil
+	s.Ready, s.Alive, s.OnChange, s.Signal = nil, nil, nil, ""
 	return s
 }
 
@@ -128,11 +129,14 @@ func (e processes) Act(ctx context.Context, r wire.Resource, action string) erro
 		if p == nil {
 			return appliance.Errorf(appliance.NotFound, "%s %s: no such process", action, r.ID)
 		}
-		if action != "restart" && action != "reload" {
+		if action != "restart" && action != "reload" && action != "signal" {
 			return appliance.Errorf(appliance.Invalid, "process %s: unknown action %q", r.ID, action)
 		}
 		if action == "restart" {
 			e.m.start(p)
+		}
+		if action == "signal" {
+			action = "kill --signal=" + cmp.Or(p.spec.Signal, "HUP")
 		}
 		e.m.ran("systemctl %s %s", action, unit(r.ID))
 		return nil

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -172,20 +174,27 @@ func (d directories) Undo(_ context.Context, r wire.Resource, undo json.RawMessa
 	return false, p.sync()
 }
 
-// dataList knows every data folder ever made here and its owner, so that neither goes with something around it (MOD-10). It is the
-// only writer of its file.
+// dataList knows every data folder ever made here and its owner, so that neither goes with something around it, and that a user who has
+// to be made again gets the number that the data belongs to (MOD-10). It is the only writer of its file.
 type dataList struct {
 	path string
 	mu   sync.Mutex
 }
 
 type dataFile struct {
-	Version     int               `json:"version"`
-	Directories map[string]string `json:"directories"` // path -> owner
+	Version     int                `json:"version"`
+	Directories map[string]string  `json:"directories"`     // path -> owner
+	Users       map[string]account `json:"users,omitempty"` // the owners, as they were when their data was made
+}
+
+// account is a user with the group of the same name, by number.
+type account struct {
+	UID int `json:"uid"`
+	GID int `json:"gid"`
 }
 
 func (d *dataList) read() (dataFile, error) {
-	l := dataFile{Version: 1, Directories: map[string]string{}}
+	l := dataFile{Version: 1, Directories: map[string]string{}, Users: map[string]account{}}
 	data, err := os.ReadFile(d.path)
 	if os.IsNotExist(err) {
 		return l, nil
@@ -213,6 +222,19 @@ func (d *dataList) set(path, owner string) error {
 	if l.Directories[path] = owner; owner == "" {
 		delete(l.Directories, path)
 	}
+	if _, known := l.Users[owner]; owner != "" && owner != "root" && !known {
+		var a account
+		if a.UID, err = userID(owner); err == nil {
+			a.GID, err = groupID(owner)
+		}
+		if err != nil {
+			return err
+		}
+		l.Users[owner] = a
+	}
+	maps.DeleteFunc(l.Users, func(name string, _ account) bool {
+		return !slices.Contains(slices.Collect(maps.Values(l.Directories)), name)
+	})
 	data, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return err
@@ -231,6 +253,15 @@ func (d *dataList) beneath(path string) (bool, error) {
 // ownedBy says whether data of a user is still there.
 func (d *dataList) ownedBy(name string) (bool, error) {
 	return d.any(func(_, owner string) bool { return owner == name })
+}
+
+// account gives the numbers that a user had when its data was made; false where it has none.
+func (d *dataList) account(name string) (account, bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, err := d.read()
+	a, ok := l.Users[name]
+	return a, ok, err
 }
 
 func (d *dataList) any(is func(path, owner string) bool) (bool, error) {

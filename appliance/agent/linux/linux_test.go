@@ -381,6 +381,43 @@ func TestDirectoryAndUser(t *testing.T) {
 	if again, _ := userID(name); again != uid {
 		t.Errorf("uid %d, was %d", again, uid)
 	}
+	next := fmt.Sprintf("mt%dv", os.Getpid())
+	t.Cleanup(func() { exec.Command("userdel", next).Run(); exec.Command("groupdel", next).Run() })
+	took := func(name string, uid int) {
+		t.Helper()
+		if err := exec.Command("useradd", "--system", "--gid", "nogroup", "--uid", strconv.Itoa(uid), name).Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func(name string) {
+		t.Helper()
+		if err := exec.Command("userdel", name).Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone(name) // by hand, and others come and go meanwhile
+	took(next, 64901)
+	do(t, m, user)
+	if again, _ := userID(name); again != uid {
+		t.Errorf("made again, its uid is %d, was %d: what it had belongs to nobody", again, uid)
+	}
+	gone(name)
+	gone(next)
+	took(next, uid) // the number is somebody else's now
+	if err := effector(m, user).Do(t.Context(), user); err == nil || !strings.Contains(err.Error(), strconv.Itoa(uid)) {
+		t.Errorf("the uid is taken: %v", err)
+	}
+	exec.Command("groupdel", name).Run()
+	took(name, 64902) // and the name, too
+	if o := observe(t, m, user); o.Matches || !strings.Contains(o.Differs, strconv.Itoa(uid)) {
+		t.Errorf("another of that name: %+v", o)
+	}
+	if err := effector(m, user).Do(t.Context(), user); appliance.KindOf(err) != appliance.Conflict {
+		t.Errorf("another of that name: %v", err)
+	}
+	gone(name)
+	gone(next)
+	do(t, m, user)
 	os.RemoveAll(dir + "/data") // as a purge does
 	if undo(t, m, own, nil) || undo(t, m, user, nil) {
 		t.Error("kept without data")
@@ -437,14 +474,19 @@ func TestMakeUserCommands(t *testing.T) {
 	var got []string
 	for _, shadow := range []bool{true, false} {
 		for _, b := range []userBefore{{}, {Group: true}, {User: true}} {
-			for _, c := range makeUser(wire.UserSpec{Name: "web", Home: "/h"}, b, shadow) {
+			for _, c := range makeUser(wire.UserSpec{Name: "web", Home: "/h"}, b, nil, shadow) {
 				got = append(got, c.Program+" "+strings.Join(c.Arguments, " "))
 			}
+		}
+		for _, c := range makeUser(wire.UserSpec{Name: "web", Home: "/h"}, userBefore{}, &account{UID: 7, GID: 8}, shadow) {
+			got = append(got, c.Program+" "+strings.Join(c.Arguments, " "))
 		}
 	}
 	useradd := "useradd --system --gid web --no-create-home --home-dir /h --shell /usr/sbin/nologin web"
 	adduser := "adduser -S -D -H -h /h -s /sbin/nologin -G web web"
-	want := []string{"groupadd --system web", useradd, useradd, "groupadd --system web", "addgroup -S web", adduser, adduser, "addgroup -S web"}
+	want := []string{"groupadd --system web", useradd, useradd, "groupadd --system web",
+		"groupadd --system --gid 8 web", "useradd --system --uid 7 --gid web --no-create-home --home-dir /h --shell /usr/sbin/nologin web",
+		"addgroup -S web", adduser, adduser, "addgroup -S web", "addgroup -S -g 8 web", "adduser -S -D -H -u 7 -h /h -s /sbin/nologin -G web web"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -606,8 +648,11 @@ func TestProcess(t *testing.T) {
 	if err := m.Processes.Act(t.Context(), web, "restart"); err != nil || status().PID == second.PID {
 		t.Errorf("restart: %v", err)
 	}
-	if err := m.Processes.Act(t.Context(), web, "signal"); appliance.KindOf(err) != appliance.Invalid {
-		t.Error(err)
+	for action, signal := range map[string]string{"kill": "", "": "", "signal": "KILL"} {
+		s.Signal = signal
+		if err := m.Processes.Act(t.Context(), resource(wire.Process, "web", s), action); appliance.KindOf(err) != appliance.Invalid {
+			t.Errorf("%s %s: %v", action, signal, err)
+		}
 	}
 
 	if err := m.Processes.Check(t.Context(), web, []string{"test", "-O", in.Dir}); err == nil { // owned by root, and the check is not root
@@ -644,6 +689,37 @@ func TestProcess(t *testing.T) {
 	}
 	if _, err := os.Lstat(in.ProcessDir("hello", "web")); !os.IsNotExist(err) {
 		t.Error("folder is still there")
+	}
+}
+
+// DEC-11: reload and signal reach the process as the signals they mean, and it goes on.
+func TestSignals(t *testing.T) {
+	m, in := machine(t)
+	if underSystemd() {
+		t.Skip("systemd is PID 1 here: run the tests in a container without it")
+	}
+	os.MkdirAll(in.Module("hello"), 0o755)
+	os.WriteFile(filepath.Join(in.Dir, "bin", "own"), []byte("#!/bin/sh\ntrap 'echo heard HUP' HUP\ntrap 'echo heard USR2' USR2\necho ready\nwhile :; do sleep 0.02; done\n"), 0o755)
+	s := wire.ProcessSpec{Name: "web", User: person(t), Command: []string{"own"}, Directory: in.Module("hello"), Run: wire.Run{Restart: "always", Stop: "1s"}}
+	t.Cleanup(func() { m.Processes.Undo(context.Background(), resource(wire.Process, "web", s), nil) })
+	do(t, m, resource(wire.Process, "web", s))
+	heard := func(n int, last string) {
+		t.Helper()
+		await(t, func() string {
+			lines, err := m.Processes.Log(t.Context(), resource(wire.Process, "web", s), 10)
+			if err != nil || len(lines) != n || lines[n-1] != last {
+				return fmt.Sprintf("log %q, %v", lines, err)
+			}
+			return ""
+		})
+	}
+	heard(1, "ready")
+	for i, c := range []struct{ action, signal, heard string }{{"reload", "USR2", "HUP"}, {"signal", "", "HUP"}, {"signal", "USR2", "USR2"}} {
+		s.Signal = c.signal
+		if err := m.Processes.Act(t.Context(), resource(wire.Process, "web", s), c.action); err != nil {
+			t.Fatal(err)
+		}
+		heard(2+i, "heard "+c.heard)
 	}
 }
 

@@ -27,7 +27,8 @@ type keeper interface {
 	start(ctx context.Context, p wanted) error
 	remove(ctx context.Context, p named) error
 	status(ctx context.Context, p named) (host.Running, error)
-	act(ctx context.Context, p named, action string) error
+	restart(ctx context.Context, p named) error
+	signal(ctx context.Context, p named, name string) error // one of supervise.Signals
 	log(ctx context.Context, p named, n int) ([]string, error)
 }
 
@@ -177,14 +178,22 @@ func (e processes) Status(ctx context.Context, r wire.Resource) (host.Running, e
 }
 
 func (e processes) Act(ctx context.Context, r wire.Resource, action string) error {
-	n, _, err := e.named(r)
+	n, s, err := e.named(r)
 	if err != nil {
 		return err
 	}
-	if action != "restart" && action != "reload" {
-		return appliance.Errorf(appliance.Invalid, "process %s: unknown action %s", r.ID, appliance.Quote(action))
+	switch action {
+	case "restart":
+		return e.keeper.restart(ctx, n)
+	case "reload":
+		return e.keeper.signal(ctx, n, "HUP")
+	case "signal":
+		if name := cmp.Or(s.Signal, "HUP"); supervise.Signals[name] != 0 {
+			return e.keeper.signal(ctx, n, name)
+		}
+		return appliance.Errorf(appliance.Invalid, "process %s: %s is no signal that is sent", r.ID, appliance.Quote(s.Signal))
 	}
-	return e.keeper.act(ctx, n, action)
+	return appliance.Errorf(appliance.Invalid, "process %s: unknown action %s", r.ID, appliance.Quote(action))
 }
 
 func (e processes) Log(ctx context.Context, r wire.Resource, n int) ([]string, error) {
@@ -267,11 +276,15 @@ func (s supervisors) status(ctx context.Context, p named) (host.Running, error) 
 	return host.Running{State: status.State, PID: status.PID, Since: status.Since, Restarts: status.Restarts}, err
 }
 
-func (s supervisors) act(ctx context.Context, p named, action string) error {
-	if action == "reload" {
-		return supervise.Reload(ctx, s.dir(p))
-	}
+func (s supervisors) restart(ctx context.Context, p named) error {
 	return supervise.Restart(ctx, s.dir(p))
+}
+
+func (s supervisors) signal(ctx context.Context, p named, name string) error {
+	if name == "HUP" {
+		return supervise.Reload(ctx, s.dir(p)) // an older supervisor knows no other
+	}
+	return supervise.Signal(ctx, s.dir(p), name)
 }
 
 func (s supervisors) log(_ context.Context, p named, n int) ([]string, error) {

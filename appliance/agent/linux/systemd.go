@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
-	"golang.org/x/sys/unix"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
@@ -196,20 +195,26 @@ func running(properties map[string]any) host.Running {
 	return r
 }
 
-func (s systemd) act(ctx context.Context, p named, action string) error {
+func (s systemd) restart(ctx context.Context, p named) error {
 	conn, err := connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	name := s.unitName(p)
-	if action == "reload" {
-		err = conn.KillUnitWithTarget(ctx, name, dbus.Main, int32(unix.SIGHUP))
-	} else {
-		err = job(ctx, name, conn.RestartUnitContext)
+	if err := job(ctx, s.unitName(p), conn.RestartUnitContext); err != nil {
+		return fmt.Errorf("restart %s: %w", s.unitName(p), err)
 	}
+	return nil
+}
+
+func (s systemd) signal(ctx context.Context, p named, name string) error {
+	conn, err := connect(ctx)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", action, name, err)
+		return err
+	}
+	defer conn.Close()
+	if err := conn.KillUnitWithTarget(ctx, s.unitName(p), dbus.Main, int32(supervise.Signals[name])); err != nil {
+		return fmt.Errorf("signal %s: %w", s.unitName(p), err)
 	}
 	return nil
 }

@@ -5,8 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +20,7 @@ import (
 )
 
 // users makes system users. One that was there before is used as it is and never removed; nor is one whose data is still there, so
-// that the uid is not given to somebody else (MOD-10).
+// that the uid is not given to somebody else (MOD-10). Where somebody else removed it, it is made with that uid again.
 type users struct{ data *dataList }
 
 // userBefore says what was there at first touch.
@@ -61,17 +64,34 @@ func look(name string) (b userBefore, err error) {
 	return b, err
 }
 
-func (users) Observe(_ context.Context, r wire.Resource) (host.Observation, error) {
+func (u users) Observe(_ context.Context, r wire.Resource) (host.Observation, error) {
 	s, err := readUser(r)
 	if err != nil {
 		return host.Observation{}, err
 	}
 	b, err := look(s.Name)
-	o := host.Observation{Present: b.User, Matches: b.User && b.Group}
-	if b.User && !b.Group {
+	if err != nil || !b.User {
+		return host.Observation{}, err
+	}
+	o := host.Observation{Present: true}
+	if o.Differs, err = u.another(s.Name); o.Differs == "" && !b.Group {
 		o.Differs = "no group of the same name"
 	}
+	o.Matches = o.Differs == ""
 	return o, err
+}
+
+// another says how a user is not the one whose data is here; empty where it is, or has none.
+func (u users) another(name string) (differs string, err error) {
+	owner, has, err := u.data.account(name)
+	if err != nil || !has {
+		return "", err
+	}
+	uid, err := userID(name)
+	if err == nil && uid != owner.UID {
+		differs = fmt.Sprintf("uid %d, want %d, whose data is here", uid, owner.UID)
+	}
+	return differs, err
 }
 
 func (users) Before(_ context.Context, r wire.Resource) (json.RawMessage, error) {
@@ -93,13 +113,33 @@ func (u users) Do(ctx context.Context, r wire.Resource) error {
 	}
 	return retryLocked(ctx, func() error {
 		b, err := look(s.Name) // again after each try: somebody else may have made it
-		if err != nil || b.User && b.Group {
+		if err != nil {
 			return err
 		}
-		for _, c := range makeUser(s, b, hasUseradd()) {
+		if b.User {
+			if differs, err := u.another(s.Name); err != nil {
+				return err
+			} else if differs != "" {
+				return appliance.Errorf(appliance.Conflict, "make user %s: somebody made one with %s", s.Name, differs).
+					WithHint("remove that user; the mesh makes the right one")
+			}
+		}
+		if b.User && b.Group {
+			return nil
+		}
+		var want *account
+		if owner, has, err := u.data.account(s.Name); err != nil {
+			return err
+		} else if has {
+			want = &owner
+		}
+		for _, c := range makeUser(s, b, want, hasUseradd()) {
 			if _, err := run.Output(ctx, c); err != nil {
 				if b, e := look(s.Name); e == nil && b.User && b.Group {
 					return nil
+				}
+				if want != nil {
+					return fmt.Errorf("make user %s again, whose data here belongs to uid %d and gid %d: %w", s.Name, want.UID, want.GID, err)
 				}
 				return err
 			}
@@ -110,24 +150,29 @@ func (u users) Do(ctx context.Context, r wire.Resource) error {
 
 func hasUseradd() bool { _, err := run.Find("useradd"); return err == nil }
 
-// makeUser gives the commands that make what is missing. Without the shadow tools there are busybox's.
-func makeUser(s wire.UserSpec, b userBefore, shadow bool) (commands []run.Command) {
-	add := func(program string, arguments ...string) {
-		commands = append(commands, run.Command{Program: program, Arguments: append(arguments, s.Name)})
+// makeUser gives the commands that make what is missing, with the numbers of the owner where there is one. Without the shadow tools
+// there are busybox's.
+func makeUser(s wire.UserSpec, b userBefore, owner *account, shadow bool) (commands []run.Command) {
+	var uid, gid []string
+	add := func(program string, parts ...[]string) {
+		commands = append(commands, run.Command{Program: program, Arguments: append(slices.Concat(parts...), s.Name)})
 	}
-	if !b.Group {
-		if shadow {
-			add("groupadd", "--system")
-		} else {
-			add("addgroup", "-S")
-		}
+	number := func(option string, n int) []string { return []string{option, strconv.Itoa(n)} }
+	switch {
+	case owner != nil && shadow:
+		uid, gid = number("--uid", owner.UID), number("--gid", owner.GID)
+	case owner != nil:
+		uid, gid = number("-u", owner.UID), number("-g", owner.GID)
 	}
-	if !b.User {
-		if shadow {
-			add("useradd", "--system", "--gid", s.Name, "--no-create-home", "--home-dir", s.Home, "--shell", noLogin)
-		} else {
-			add("adduser", "-S", "-D", "-H", "-h", s.Home, "-s", "/sbin/nologin", "-G", s.Name)
-		}
+	if !b.Group && shadow {
+		add("groupadd", []string{"--system"}, gid)
+	} else if !b.Group {
+		add("addgroup", []string{"-S"}, gid)
+	}
+	if !b.User && shadow {
+		add("useradd", []string{"--system"}, uid, []string{"--gid", s.Name, "--no-create-home", "--home-dir", s.Home, "--shell", noLogin})
+	} else if !b.User {
+		add("adduser", []string{"-S", "-D", "-H"}, uid, []string{"-h", s.Home, "-s", "/sbin/nologin", "-G", s.Name})
 	}
 	return commands
 }
