@@ -11,6 +11,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/busauth"
+	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/render"
 	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/store"
@@ -45,32 +46,20 @@ const networkModule appliance.ModuleName = "mesh-network"
 func (c *Controller) approveFirst(ctx context.Context) error {
 	c.composing.Lock()
 	defer c.composing.Unlock()
-	approved, err := c.cfg.Store.ApprovedPlans(ctx)
+	records, err := c.cfg.Store.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	intent, err := c.cfg.Store.Intent(ctx)
-	if err != nil {
-		return err
-	}
-	var without bool
-	for _, n := range intent.Nodes {
-		if _, ok := approved[n.ID]; !ok {
-			without = true
-		}
-	}
-	if !without {
+	without := slices.DeleteFunc(slices.Clone(records.Intent.Nodes), func(n resolve.Node) bool { _, ok := records.Approved[n.ID]; return ok })
+	if len(without) == 0 {
 		return nil
 	}
-	plans, err := resolve.Resolve(intent)
+	plans, err := resolve.Resolve(records.Intent)
 	if err != nil {
 		return err
 	}
 	first := map[appliance.NodeID]resolve.Plan{}
-	for _, n := range intent.Nodes {
-		if _, ok := approved[n.ID]; ok {
-			continue
-		}
+	for _, n := range without {
 		plan := plans[n.ID]
 		if !n.Hub { // what genesis gave the hub was approved by whoever ran it
 			plan.Instances = slices.DeleteFunc(slices.Clone(plan.Instances), func(i resolve.Instance) bool { return i.Module != networkModule })
@@ -80,81 +69,107 @@ func (c *Controller) approveFirst(ctx context.Context) error {
 	return c.cfg.Store.ApprovePlans(ctx, own(), first)
 }
 
-// sent says what became of one node in declare.
-type sent struct {
-	node   appliance.NodeID
-	number appliance.Number
-	digest appliance.Digest
-	issued bool
+// told is what a node is told once its plan is approved.
+type told struct {
+	node    appliance.NodeID
+	held    bool
+	version int
+	body    []byte
+	digest  appliance.Digest
+}
+
+// compose renders a plan with the facts, at the node's version.
+func (c *Controller) compose(plan resolve.Plan, facts render.Facts) (told, error) {
+	version, body, err := c.body(plan, facts)
+	if len(body) > wire.MaxBody && err == nil {
+		err = appliance.Errorf(appliance.Conflict, "its declaration has %d bytes, at most %d", len(body), wire.MaxBody).
+			WithHint("fewer instances on one node, or shorter files and settings")
+	}
+	return told{plan.Node, plan.Hold, version, body, appliance.DigestOf(body)}, err
 }
 
 // declare renders the approved plans of nodes (nil: of all) with today's facts, and sends where the digest changed (DEC-1). A node for
 // which that fails stops no other; the errors come back together.
-func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) ([]sent, error) {
+func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) error {
 	c.composing.Lock()
 	defer c.composing.Unlock()
-	plans, err := c.cfg.Store.ApprovedPlans(ctx)
+	records, err := c.cfg.Store.Snapshot(ctx)
 	if err != nil {
-		return nil, err
-	}
-	facts, err := c.cfg.Store.Facts(ctx)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	if nodes == nil {
-		nodes = slices.Sorted(maps.Keys(plans))
+		nodes = slices.Sorted(maps.Keys(records.Approved))
 	}
-	var out []sent
+	var all []told
 	var failed []error
 	for _, id := range nodes {
-		plan, ok := plans[id]
+		approved, ok := records.Approved[id]
 		if !ok {
 			continue
 		}
-		s, err := c.issue(ctx, plan.Plan, facts)
+		var t told
+		plan, err := approved.Plan()
+		if err == nil {
+			t, err = c.compose(plan, records.Facts)
+		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("declare %s: %w", facts.Nodes[id].Name, err))
+			failed = append(failed, fmt.Errorf("declare %s: %w", records.Facts.Nodes[id].Name, err))
 			continue
 		}
-		out = append(out, s)
+		all = append(all, t)
 	}
-	return out, errors.Join(failed...)
+	_, err = c.issueAll(ctx, records, all)
+	return errors.Join(append(failed, err)...)
 }
 
-// issue composes at the node's version, records the number, and publishes after that is on disk.
-func (c *Controller) issue(ctx context.Context, plan resolve.Plan, facts render.Facts) (sent, error) {
-	version, body, err := c.body(plan, facts)
-	if err != nil {
-		return sent{}, err
+// issueAll sends what differs from what was issued last, and says what became of each.
+func (c *Controller) issueAll(ctx context.Context, records store.Snapshot, all []told) ([]operators.PushedNode, error) {
+	done := []operators.PushedNode{}
+	var failed []error
+	for _, t := range all {
+		name := records.Facts.Nodes[t.node].Name
+		number, sent, err := c.issue(ctx, t, records)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("declare %s: %w", name, err))
+			continue
+		}
+		done = append(done, operators.PushedNode{Node: name, Number: number, Digest: t.digest, Sent: sent, Held: t.held})
 	}
-	s := sent{node: plan.Node, digest: appliance.DigestOf(body)}
+	return done, errors.Join(failed...)
+}
+
+// issue records the number, and publishes after that is on disk.
+func (c *Controller) issue(ctx context.Context, t told, records store.Snapshot) (number appliance.Number, sent bool, err error) {
+	last := records.Issued[t.node]
+	number = last.Number
 	var envelope []byte
-	s.number, s.issued, err = c.cfg.Store.IssueDeclaration(ctx, plan.Node, s.digest, version, func(n appliance.Number) (data []byte, err error) {
-		h := c.header(wire.KindDeclaration, string(plan.Node))
-		h.Version, h.Epoch, h.Counter = version, n.Epoch, n.Counter
-		envelope, err = wire.Seal(h, body, c.cfg.Keys.Signing)
-		return envelope, err
-	})
-	if err != nil {
-		return s, err
+	if last.Digest != t.digest || last.Number.Epoch != records.Epoch {
+		number, sent, err = c.cfg.Store.IssueDeclaration(ctx, t.node, t.digest, t.version, func(n appliance.Number) (data []byte, err error) {
+			h := c.header(wire.KindDeclaration, string(t.node))
+			h.Version, h.Epoch, h.Counter = t.version, n.Epoch, n.Counter
+			envelope, err = wire.Seal(h, t.body, c.cfg.Keys.Signing)
+			return envelope, err
+		})
+		if err != nil {
+			return number, false, err
+		}
 	}
-	if !s.issued {
+	if !sent {
 		var known appliance.Number
-		if c.roster.with(plan.Node, func(n *member) { known = n.declared.Number }); known == s.number {
-			return s, nil
+		if c.roster.with(t.node, func(n *member) { known = n.declared.Number }); known == number {
+			return number, false, nil
 		}
 		// Its recording came through although we were told otherwise: nobody has heard it yet.
-		if envelope, err = c.recordedEnvelope(ctx, plan.Node); err != nil {
-			return s, err
+		if envelope, err = c.recordedEnvelope(ctx, t.node); err != nil {
+			return number, false, err
 		}
-		s.issued = true
 	}
-	c.roster.with(plan.Node, func(n *member) {
-		n.declared = store.Issued{Number: s.number, Digest: s.digest, Envelope: envelope}
+	c.roster.with(t.node, func(n *member) {
+		n.declared = store.Issued{Number: number, Digest: t.digest, Envelope: envelope}
 		n.resent = time.Time{} // who connects only now has not heard it
 	})
-	c.publish(wire.DeclarationSubject(plan.Node), envelope)
-	return s, nil
+	c.publish(wire.DeclarationSubject(t.node), envelope)
+	return number, true, nil
 }
 
 func (c *Controller) recordedEnvelope(ctx context.Context, id appliance.NodeID) ([]byte, error) {

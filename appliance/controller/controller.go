@@ -123,7 +123,7 @@ func (c *Controller) settle(ctx context.Context) error {
 	if err := c.approveFirst(ctx); err != nil {
 		return err
 	}
-	_, err := c.declare(ctx, nil)
+	err := c.declare(ctx, nil)
 	if err != nil && !store.IsUnavailable(err) {
 		c.log.Error("settle", "err", err)
 		return nil

@@ -74,7 +74,7 @@ func (c *Controller) welcome(ctx context.Context, nodes []appliance.NodeID) erro
 	c.members.changed()
 	err := c.approveFirst(ctx)
 	if err == nil {
-		_, err = c.declare(ctx, nodes)
+		err = c.declare(ctx, nodes)
 	}
 	return errors.Join(users, err)
 }

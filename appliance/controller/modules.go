@@ -181,7 +181,7 @@ func (c *Controller) recorded(ctx context.Context, instance appliance.InstanceNa
 	}
 	out := operators.Recorded{Instance: instance, Nodes: []appliance.NodeName{}}
 	for _, n := range p.nodes {
-		if len(p.changes[n.ID]) > 0 {
+		if !p.approves(p.plans[n.ID]) {
 			out.Nodes = append(out.Nodes, n.Name)
 		}
 	}

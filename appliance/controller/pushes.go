@@ -11,39 +11,53 @@ import (
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/resolve"
+	"github.com/novox/mesh/appliance/store"
 )
 
 // pending is what is recorded and not approved, as one look at the records.
 type pending struct {
-	nodes   []resolve.Node
-	plans   map[appliance.NodeID]resolve.Plan // resolved from today's intent
-	old     map[appliance.NodeID]resolve.Plan // approved
-	changes map[appliance.NodeID][]resolve.Change
+	store.Snapshot
+	nodes []resolve.Node                    // by name
+	plans map[appliance.NodeID]resolve.Plan // resolved from today's intent
 }
 
 func (c *Controller) pending(ctx context.Context) (pending, error) {
-	intent, err := c.cfg.Store.Intent(ctx)
+	records, err := c.cfg.Store.Snapshot(ctx)
 	if err != nil {
 		return pending{}, err
 	}
-	approved, err := c.cfg.Store.ApprovedPlans(ctx)
+	plans, err := resolve.Resolve(records.Intent)
 	if err != nil {
 		return pending{}, err
 	}
-	plans, err := resolve.Resolve(intent)
-	if err != nil {
-		return pending{}, err
+	nodes := slices.SortedFunc(slices.Values(records.Intent.Nodes), func(a, b resolve.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return pending{records, nodes, plans}, nil
+}
+
+// old is a node's approved plan; while none is approved, one that holds nothing.
+func (p pending) old(node appliance.NodeID) (resolve.Plan, error) {
+	if approved, ok := p.Approved[node]; ok {
+		return approved.Plan()
 	}
-	p := pending{nodes: intent.Nodes, plans: plans, old: map[appliance.NodeID]resolve.Plan{}, changes: map[appliance.NodeID][]resolve.Change{}}
-	slices.SortFunc(p.nodes, func(a, b resolve.Node) int { return cmp.Compare(a.Name, b.Name) })
-	for _, n := range p.nodes {
-		p.old[n.ID] = approved[n.ID].Plan
-		if p.old[n.ID].Version == 0 { // none approved yet: compare with one that holds nothing
-			p.old[n.ID] = resolve.Plan{Version: plans[n.ID].Version, Node: n.ID}
-		}
-		p.changes[n.ID] = resolve.Diff(p.old[n.ID], plans[n.ID])
+	return resolve.Plan{Version: resolve.PlanVersion, Node: node}, nil
+}
+
+// approves says whether the node's approved plan is this one.
+func (p pending) approves(plan resolve.Plan) bool {
+	return p.Approved[plan.Node].Digest == appliance.DigestOf(plan.Bytes())
+}
+
+// changes says what a push would change on a node; where a module is named, a push of that alone.
+func (p pending) changes(node appliance.NodeID, module appliance.ModuleName) ([]resolve.Change, error) {
+	next, known := p.plans[node]
+	if !known || p.approves(next) {
+		return nil, nil
 	}
-	return p, nil
+	old, err := p.old(node)
+	if module != "" {
+		next = resolve.Only(old, next, module)
+	}
+	return resolve.Diff(old, next), err
 }
 
 // scope picks the nodes a plan or push is about; a name that no node has is refused.
@@ -66,39 +80,49 @@ func noNode(name appliance.NodeName) error {
 	return appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(name))).WithNext("mesh node list")
 }
 
-// known refuses a module that is neither recorded for a node nor approved there, so that a slip is not taken for nothing to do.
-func (p pending) known(only appliance.ModuleName) error {
-	if only == "" {
-		return nil
-	}
-	for _, plans := range []map[appliance.NodeID]resolve.Plan{p.plans, p.old} {
-		for _, plan := range plans {
-			if slices.ContainsFunc(plan.Instances, func(i resolve.Instance) bool { return i.Module == only }) {
-				return nil
-			}
-		}
-	}
-	return appliance.Errorf(appliance.NotFound, "module %s is assigned to no node", appliance.Quote(string(only))).WithNext("mesh module list")
+// only is what a push of one module approves on a node: the approved plan with that module's instances as they are recorded now.
+func (p pending) only(node appliance.NodeID, module appliance.ModuleName) (resolve.Plan, error) {
+	old, err := p.old(node)
+	return resolve.Only(old, p.plans[node], module), err
 }
 
-// next is the plan a push of one module approves: the approved plan with that module's instances as they are recorded now.
-func (p pending) next(node appliance.NodeID, only appliance.ModuleName) resolve.Plan {
-	if only == "" {
-		return p.plans[node]
+// has says whether a module is recorded for a node, or approved there.
+func (p pending) has(node appliance.NodeID, module appliance.ModuleName) (bool, error) {
+	old, err := p.old(node)
+	return slices.ContainsFunc(slices.Concat(old.Instances, p.plans[node].Instances), func(i resolve.Instance) bool { return i.Module == module }), err
+}
+
+// with gives the nodes that have a module. Where none has it that is refused, so that a slip is not taken for nothing to do.
+func (p pending) with(module appliance.ModuleName) (nodes []resolve.Node, err error) {
+	for _, n := range p.nodes {
+		has, err := p.has(n.ID, module)
+		if err != nil {
+			return nil, err
+		}
+		if has {
+			nodes = append(nodes, n)
+		}
 	}
-	return resolve.Only(p.old[node], p.plans[node], only)
+	if len(nodes) == 0 {
+		return nil, appliance.Errorf(appliance.NotFound, "module %s is assigned to no node", appliance.Quote(string(module))).WithNext("mesh module list")
+	}
+	return nodes, nil
 }
 
 // scoped reads what a plan or push is about, and what is pending there.
 func (c *Controller) scoped(ctx context.Context, a asked) (ask operators.Scope, p pending, nodes []resolve.Node, err error) {
-	if err = a.read(&ask); err == nil {
-		p, err = c.pending(ctx)
+	if err = a.read(&ask); err != nil {
+		return ask, p, nil, err
 	}
-	if err == nil {
-		nodes, err = p.scope(ask.Nodes)
+	if p, err = c.pending(ctx); err != nil {
+		return ask, p, nil, err
 	}
-	if err == nil {
-		err = p.known(ask.Only)
+	if nodes, err = p.scope(ask.Nodes); err != nil || ask.Only == "" {
+		return ask, p, nodes, err
+	}
+	with, err := p.with(ask.Only)
+	if len(ask.Nodes) == 0 {
+		nodes = with
 	}
 	return ask, p, nodes, err
 }
@@ -115,7 +139,11 @@ func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
 	out := operators.Plan{Nodes: []operators.NodePlan{}}
 	for _, n := range nodes {
 		plan := operators.NodePlan{Node: n.Name}
-		for _, ch := range resolve.Diff(p.old[n.ID], p.next(n.ID, ask.Only)) {
+		changes, err := p.changes(n.ID, ask.Only)
+		if err != nil {
+			return nil, err
+		}
+		for _, ch := range changes {
 			by := who[string(ch.Instance)+"@"+string(n.ID)]
 			plan.Changes = append(plan.Changes, operators.Change{Instance: ch.Instance, Resource: ch.Resource, What: ch.What, Detail: ch.Detail, By: by.Who, At: by.At})
 		}
@@ -141,42 +169,44 @@ func (c *Controller) recorders(ctx context.Context) (map[string]operators.AuditE
 
 // pushPlan approves and sends. Where nothing changed nothing is sent.
 func (c *Controller) pushPlan(ctx context.Context, a asked) (any, error) {
+	c.composing.Lock()
+	defer c.composing.Unlock()
 	ask, p, nodes, err := c.scoped(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	facts, err := c.cfg.Store.Facts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var ids []appliance.NodeID
+	var all []told
 	var failed []error
-	names := map[appliance.NodeID]appliance.NodeName{}
-	plans := map[appliance.NodeID]resolve.Plan{}
+	changed := map[appliance.NodeID]resolve.Plan{}
 	for _, n := range nodes {
 		if err := c.roster.behind(n.ID, n.Name); err != nil {
 			return nil, err
 		}
-		plan := p.next(n.ID, ask.Only)
-		if _, _, err := c.body(plan, facts); err != nil { // what cannot be sent is not approved
+		plan := p.plans[n.ID]
+		if ask.Only != "" {
+			if plan, err = p.only(n.ID, ask.Only); err != nil {
+				return nil, err
+			}
+		}
+		t, err := c.compose(plan, p.Facts)
+		if err != nil { // what cannot be sent is not approved
 			failed = append(failed, fmt.Errorf("push to %s: %w", n.Name, err))
 			continue
 		}
-		ids, names[n.ID], plans[n.ID] = append(ids, n.ID), n.Name, plan
+		all = append(all, t)
+		if !p.approves(plan) {
+			changed[n.ID] = plan
+		}
 	}
-	if len(ids) == 0 {
+	if len(all) == 0 {
 		return nil, errors.Join(failed...)
 	}
-	if err := c.cfg.Store.ApprovePlans(ctx, a.by, plans); err != nil {
+	if err := c.cfg.Store.ApprovePlans(ctx, a.by, changed); err != nil {
 		return nil, err
 	}
-	done, err := c.declare(ctx, ids)
+	done, err := c.issueAll(ctx, p.Snapshot, all)
 	if err := errors.Join(append(failed, err)...); err != nil {
 		return nil, err
 	}
-	out := operators.Pushed{Nodes: []operators.PushedNode{}}
-	for _, s := range done {
-		out.Nodes = append(out.Nodes, operators.PushedNode{Node: names[s.node], Number: s.number, Digest: s.digest, Sent: s.issued})
-	}
-	return out, nil
+	return operators.Pushed{Nodes: done}, nil
 }

@@ -29,7 +29,11 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 	out := operators.Status{Mesh: operators.StatusMesh{ID: c.mesh.ID, Name: c.mesh.Name}, Nodes: []operators.NodeStatus{}}
 	for _, s := range states {
 		n := nodeStatus(s, a.by.At)
-		n.Unpushed = len(p.changes[s.Node])
+		changes, err := p.changes(s.Node, "")
+		if err != nil {
+			return nil, err
+		}
+		n.Unpushed = len(changes)
 		c.roster.with(s.Node, func(m *member) {
 			if m.seen.After(n.LastSeen) {
 				n.LastSeen, n.Lost = m.seen, a.by.At.Sub(m.seen) > lostAfter

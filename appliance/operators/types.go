@@ -133,6 +133,7 @@ type PushedNode struct {
 	Number appliance.Number   `json:"number"`
 	Digest appliance.Digest   `json:"digest"`
 	Sent   bool               `json:"sent"`
+	Held   bool               `json:"held,omitempty"` // it changes nothing until it is resumed
 }
 
 // Status is the answer to status.show; its JSON is what `mesh status -o json` prints.

@@ -151,6 +151,11 @@ func outcome(t *testing.T, in resolve.Intent, facts render.Facts) []txtar.File {
 			return append(files, refusal(err))
 		}
 		data, digest := render.Bytes(content)
+		if fresh, err := render.Render(plan, facts); err != nil {
+			t.Error(err)
+		} else if _, same := render.Bytes(fresh); same != digest {
+			t.Error("a plan renders differently once it was recorded")
+		}
 		if digest != appliance.DigestOf(data) {
 			t.Errorf("digest %s is not that of the bytes", digest)
 		}

@@ -46,6 +46,10 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	for _, p := range in.Ports {
 		numbers[p.Node] = append(numbers[p.Node], p)
 	}
+	digests := map[appliance.ModuleName]appliance.Digest{}
+	for name, m := range in.Modules {
+		digests[name] = m.Digest()
+	}
 	plans := map[appliance.NodeID]Plan{}
 	for _, n := range in.Nodes {
 		plan := Plan{Version: PlanVersion, Node: n.ID, Hold: n.Held, Instances: []Instance{}}
@@ -54,6 +58,7 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 			if err != nil {
 				return nil, err
 			}
+			i.Digest = digests[a.Module]
 			plan.Instances = append(plan.Instances, i)
 		}
 		if err := in.checkNode(n, plan); err != nil {
@@ -67,7 +72,7 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 // resolveInstance resolves one assignment; of the node's recorded numbers it takes its own, by the one derivation (PORT-4).
 func (in Intent) resolveInstance(n Node, a Assignment, recorded []Port) (Instance, error) {
 	m := in.Modules[a.Module]
-	i := Instance{Name: a.Instance, Module: a.Module, Digest: m.Digest(), Stopped: a.Stopped || n.Drained && !m.Base(), Resources: m.Resources,
+	i := Instance{Name: a.Instance, Module: a.Module, Stopped: a.Stopped || n.Drained && !m.Base(), Resources: m.Resources,
 		NoRollback: m.Upgrade != nil && m.Upgrade.Rollback == "none"}
 	for name, p := range m.Ports {
 		var given, assigned uint16

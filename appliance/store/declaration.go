@@ -53,18 +53,24 @@ func (s *Store) IssueDeclaration(ctx context.Context, node appliance.NodeID, dig
 
 // Latest gives the last declaration issued to each node that got one.
 func (s *Store) Latest(ctx context.Context) (all map[appliance.NodeID]Issued, err error) {
-	all = map[appliance.NodeID]Issued{}
 	err = s.read(ctx, "read the last declarations", func(tx pgx.Tx) error {
-		type declaration struct {
-			Node appliance.NodeID
-			numbered
-		}
-		found, err := rows[declaration](ctx, tx, `SELECT node, epoch, counter, digest, envelope, issued_at FROM declaration WHERE envelope IS NOT NULL`)
-		for _, d := range found {
-			all[d.Node] = d.issued()
-		}
+		all, err = latest(ctx, tx, "envelope")
 		return err
 	})
+	return all, err
+}
+
+// latest gives the last declarations with what stands for their envelopes.
+func latest(ctx context.Context, tx pgx.Tx, envelope string) (map[appliance.NodeID]Issued, error) {
+	type declaration struct {
+		Node appliance.NodeID
+		numbered
+	}
+	found, err := rows[declaration](ctx, tx, `SELECT node, epoch, counter, digest, `+envelope+` AS envelope, issued_at FROM declaration WHERE envelope IS NOT NULL`)
+	all := make(map[appliance.NodeID]Issued, len(found))
+	for _, d := range found {
+		all[d.Node] = d.issued()
+	}
 	return all, err
 }
 

@@ -16,19 +16,44 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// Snapshot gives intent and facts of one moment: what resolve and render work on.
-func (s *Store) Snapshot(ctx context.Context) (i resolve.Intent, f render.Facts, err error) {
-	err = s.read(ctx, "read intent and facts", func(tx pgx.Tx) error {
-		if i, err = intent(ctx, tx); err != nil {
-			return err
-		}
-		f, err = facts(ctx, tx)
-		return err
-	})
-	return i, f, err
+// Snapshot is the records of one moment as far as composing needs them: what resolve and render work on, and what came of it last.
+type Snapshot struct {
+	Epoch    uint64
+	Intent   resolve.Intent
+	Facts    render.Facts
+	Approved map[appliance.NodeID]ApprovedPlan
+	Issued   map[appliance.NodeID]Issued // the last declarations, without their envelopes
 }
 
-// Intent is the first half of Snapshot.
+// Snapshot reads them.
+func (s *Store) Snapshot(ctx context.Context) (r Snapshot, err error) {
+	err = s.read(ctx, "read the records", func(tx pgx.Tx) error {
+		r, err = snapshot(ctx, tx)
+		return err
+	})
+	return r, err
+}
+
+func snapshot(ctx context.Context, tx pgx.Tx) (r Snapshot, err error) {
+	m, err := mesh(ctx, tx)
+	if err != nil {
+		return r, err
+	}
+	r.Epoch = m.Epoch
+	if r.Intent, err = intent(ctx, tx); err != nil {
+		return r, err
+	}
+	if r.Facts, err = facts(ctx, tx); err != nil {
+		return r, err
+	}
+	if r.Approved, err = approvedPlans(ctx, tx); err != nil {
+		return r, err
+	}
+	r.Issued, err = latest(ctx, tx, "''::bytea")
+	return r, err
+}
+
+// Intent is a part of Snapshot.
 func (s *Store) Intent(ctx context.Context) (i resolve.Intent, err error) {
 	err = s.read(ctx, "read the intent", func(tx pgx.Tx) error {
 		i, err = intent(ctx, tx)
@@ -37,7 +62,7 @@ func (s *Store) Intent(ctx context.Context) (i resolve.Intent, err error) {
 	return i, err
 }
 
-// Facts is the second half of Snapshot.
+// Facts is a part of Snapshot.
 func (s *Store) Facts(ctx context.Context) (f render.Facts, err error) {
 	err = s.read(ctx, "read the facts", func(tx pgx.Tx) error {
 		f, err = facts(ctx, tx)

@@ -209,11 +209,11 @@ func TestIntentRefused(t *testing.T) {
 
 func everythingRecorded(t *testing.T, s *store.Store) []any {
 	t.Helper()
-	i, f, err := s.Snapshot(t.Context())
+	r, err := s.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(everything(t, s), i, f)
+	return append(everything(t, s), r)
 }
 
 // NODE-3, MOD-12: a node is enrolled together with what every node runs.
@@ -246,7 +246,7 @@ func TestFacts(t *testing.T) {
 	if diff := cmp.Diff(want, got, addresses, prefixes); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	if _, got, err = s.Snapshot(t.Context()); err != nil || !cmp.Equal(want, got, addresses, prefixes) {
-		t.Errorf("snapshot: %+v %v", got, err)
+	if r, err := s.Snapshot(t.Context()); err != nil || !cmp.Equal(want, r.Facts, addresses, prefixes) {
+		t.Errorf("snapshot: %+v %v", r.Facts, err)
 	}
 }

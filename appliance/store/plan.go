@@ -14,12 +14,15 @@ import (
 
 // ApprovedPlan is the plan of a node that is rendered now, and who approved it when.
 type ApprovedPlan struct {
-	Number uint64 // rises by one with each plan of the node
-	Plan   resolve.Plan
-	Digest appliance.Digest
-	By     string
-	At     time.Time
+	Number  uint64 // rises by one with each plan of the node
+	Content []byte
+	Digest  appliance.Digest // of the content
+	By      string
+	At      time.Time
 }
+
+// Plan reads the content: only where it is needed, since that takes longer than anything else about many plans.
+func (a ApprovedPlan) Plan() (resolve.Plan, error) { return resolve.ParsePlan(a.Content) }
 
 // ApprovePlans makes these the approved plans of their nodes; earlier ones are kept. A plan that is approved already stays as it is.
 func (s *Store) ApprovePlans(ctx context.Context, by By, plans map[appliance.NodeID]resolve.Plan) error {
@@ -87,25 +90,23 @@ func lockNode(ctx context.Context, tx pgx.Tx, node appliance.NodeID) (name strin
 
 // ApprovedPlans gives the approved plan of every node that has one.
 func (s *Store) ApprovedPlans(ctx context.Context) (all map[appliance.NodeID]ApprovedPlan, err error) {
-	all = map[appliance.NodeID]ApprovedPlan{}
 	err = s.read(ctx, "read the approved plans", func(tx pgx.Tx) error {
-		type approved struct {
-			Node       appliance.NodeID
-			Number     uint64
-			Content    string
-			Digest     appliance.Digest
-			ApprovedBy string
-			ApprovedAt time.Time
-		}
-		found, err := rows[approved](ctx, tx, `SELECT node, number, content::text AS content, digest, approved_by, approved_at FROM plan WHERE approved`)
-		for _, f := range found {
-			plan, err := resolve.ParsePlan([]byte(f.Content))
-			if err != nil {
-				return err
-			}
-			all[f.Node] = ApprovedPlan{Number: f.Number, Plan: plan, Digest: f.Digest, By: f.ApprovedBy, At: f.ApprovedAt}
-		}
+		all, err = approvedPlans(ctx, tx)
 		return err
 	})
+	return all, err
+}
+
+func approvedPlans(ctx context.Context, tx pgx.Tx) (map[appliance.NodeID]ApprovedPlan, error) {
+	type approved struct {
+		Node appliance.NodeID
+		ApprovedPlan
+	}
+	found, err := rows[approved](ctx, tx, `
+		SELECT node, number, content::text AS content, digest, approved_by AS by, approved_at AS at FROM plan WHERE approved`)
+	all := make(map[appliance.NodeID]ApprovedPlan, len(found))
+	for _, f := range found {
+		all[f.Node] = f.ApprovedPlan
+	}
 	return all, err
 }

@@ -18,3 +18,6 @@ const Oldest = 1
 
 // MaxEnvelope bounds an envelope with its body, in bytes: what one bus message holds.
 const MaxEnvelope = 1 << 20
+
+// MaxBody bounds a declaration's body, so that it fits into an envelope.
+const MaxBody = MaxEnvelope - headerFrom - maxHeader
