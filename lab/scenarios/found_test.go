@@ -3,6 +3,7 @@ package scenarios
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -121,6 +122,7 @@ func cutShort(t *testing.T, host *netns.Host, n int) (step string, whole bool) {
 		if strings.HasPrefix(lines.Text(), "done ") || strings.HasPrefix(lines.Text(), "already ") {
 			if n--; n == 0 {
 				crash(cmd)
+				gone(t, host)
 				return lines.Text(), false
 			}
 		}
@@ -129,6 +131,17 @@ func cutShort(t *testing.T, host *netns.Host, n int) (step string, whole bool) {
 		t.Fatalf("genesis: %v\n%s", err, strings.Join(all, "\n"))
 	}
 	return "", true
+}
+
+// gone waits until the killed genesis is gone: on a busy disk it stays, with its lock, until what it syncs is written.
+func gone(t *testing.T, host *netns.Host) {
+	t.Helper()
+	waitFor(t, "genesis is gone", 20*time.Second, func() string {
+		if pids := host.Pids(isCommand("genesis")); len(pids) > 0 {
+			return fmt.Sprintf("processes %v", pids)
+		}
+		return ""
+	})
 }
 
 // GEN-3: killed after every one of its steps in turn, the same command finishes the same mesh. The last one tells its steps as objects
@@ -244,6 +257,7 @@ func killedAnytime(t *testing.T, hub *netns.Host) {
 		}
 		<-time.After(after)
 		crash(cmd)
+		gone(t, hub)
 		what := "genesis"
 		if i%2 == 1 {
 			what = "the machine"
