@@ -8,13 +8,16 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
 	"github.com/novox/mesh/appliance/bus"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/membership"
 	"github.com/novox/mesh/appliance/wire"
 )
@@ -32,7 +35,10 @@ type Config struct {
 	Carried []wire.CarriedPort // what carried parts bind on this machine; stated once at start. Empty on most nodes.
 	Beat    time.Duration      // between two alives; 0 means 20 s
 	Check   time.Duration      // between two looks at everything declared; 0 means 5 min
-	Log     *slog.Logger
+	// Below it only removals and revocations are carried out (DEC-14); nil means 1 GiB or the twentieth part, zero never.
+	LeastFree *disk.Size
+	Reserve   disk.Size // held in Dir for what is written there on a full disk; 0: none
+	Log       *slog.Logger
 }
 
 // Agent is the loop's state. Only the loop touches engine, state and account; the heartbeat reads the snapshot.
@@ -54,6 +60,9 @@ type Agent struct {
 	due          time.Time // of the next try; zero: nothing waits for one
 	looked       time.Time // the end of the last pass over everything declared
 	look         time.Time // when the next is due; zero: there is nothing to look at yet
+	level        disk.Level
+	spaceDue     time.Time // when the disk is looked at next
+	unsaved      bool      // the account of the last apply is not on disk
 	loose        bool      // the overlay is not what members say
 	owes         bool      // a report could not be kept
 	owed         *wire.Facts
@@ -101,7 +110,8 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	}
 	a := &Agent{cfg: cfg, state: s, declarations: newLatest(), memberships: newLatest(), health: make(chan struct{}, 1),
 		refusals: make(chan refusal, 16), notices: make(chan struct{}, 1), warned: map[string]time.Time{}, run: appliance.NewRunID()}
-	a.engine = &Engine{machine: cfg.Machine, state: s, overlay: a.overlay}
+	s.reserve = disk.Ballast{Path: filepath.Join(cfg.Dir, "reserve"), Size: cfg.Reserve}
+	a.engine = &Engine{machine: cfg.Machine, state: s, overlay: a.overlay, room: a.room}
 	a.watch = newWatch(cfg.Machine, func() {
 		select {
 		case a.health <- struct{}{}:
@@ -196,6 +206,8 @@ func (a *Agent) step(ctx context.Context) {
 		a.hearNotice()
 	case <-look:
 		a.check(ctx)
+	case <-time.After(time.Until(a.spaceDue)):
+		a.lookAtDisk(ctx)
 	}
 	a.stand()
 }
@@ -218,6 +230,9 @@ func (a *Agent) tryAgain(ctx context.Context) {
 	}
 	if !clean(a.state.applied.Outcomes) {
 		a.reapply(ctx)
+	}
+	if a.unsaved {
+		a.saveAccount()
 	}
 	if a.owes {
 		a.report(nil)
@@ -331,11 +346,18 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 		a.retry = min(max(time.Second, 2*a.retry), 5*time.Minute)
 		a.again(a.retry)
 	}
-	if !same {
+	if a.judgeDisk() || !same {
 		a.report(nil)
 	}
-	if err := a.state.saveApplied(); err != nil { // lost, it is made again by applying the stored declaration
+	a.saveAccount()
+}
+
+// saveAccount tries again what fails. Lost, the account is made again by applying the stored declaration.
+func (a *Agent) saveAccount() {
+	err := a.state.saveApplied()
+	if a.unsaved = err != nil; a.unsaved {
 		a.cfg.Log.Error("keep account", "err", err)
+		a.again(5 * time.Second)
 	}
 }
 
@@ -415,18 +437,27 @@ func (a *Agent) refuse(what wire.Kind, err error) {
 	a.accept(what)
 	a.warned[code] = time.Now()
 	remedy := "if nobody tampered with the bus, push once more"
-	if what == wire.KindNotice {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		remedy = "free space on that disk; it is sent again by itself"
+	case what == wire.KindNotice:
 		remedy = cmp.Or(appliance.AsError(err).Hint, "if nobody tampered with the bus, ask once more: mesh check")
 	}
-	a.warnings = append(a.warnings, wire.Warning{Code: code, Severity: "error", Text: err.Error(), Remedy: remedy})
+	a.warn(code, wire.Warning{Code: code, Severity: "error", Text: err.Error(), Remedy: remedy})
 	a.report(nil)
 }
 
 // accept ends the warning about refused documents of the kind; it says whether there was one.
 func (a *Agent) accept(what wire.Kind) (warned bool) {
 	code := string(what) + "-refused"
-	before := len(a.warnings)
 	delete(a.warned, code)
-	a.warnings = slices.DeleteFunc(slices.Clone(a.warnings), func(w wire.Warning) bool { return w.Code == code })
-	return len(a.warnings) < before
+	return a.warn(code)
+}
+
+// warn puts warnings in the place of those with the code; it says whether there were any.
+func (a *Agent) warn(code string, now ...wire.Warning) (warned bool) {
+	kept := slices.DeleteFunc(slices.Clone(a.warnings), func(w wire.Warning) bool { return w.Code == code })
+	warned = len(kept) < len(a.warnings)
+	a.warnings = append(kept, now...)
+	return warned
 }

@@ -20,6 +20,7 @@ type Engine struct {
 	machine host.Machine
 	state   *state
 	overlay func() (host.OverlayState, error) // what the overlay shall be while it is declared
+	room    func() error                      // why nothing new may be made here now; may be nil
 	told    func(wire.Outcome)                // progress; may be nil
 	waking  bool                              // the first pass after the agent started
 }
@@ -47,8 +48,8 @@ func Raise(ctx context.Context, machine host.Machine, dir string, resources []wi
 }
 
 // apply makes desired true, in order, after removing what left. The caller saves the records afterwards; only a first touch is on
-// disk before it happens, since everything else is found again by looking. The error is about the record only; what became of
-// resources is in the outcomes.
+// disk before it happens, since everything else is found again by looking. The error is the end of ctx; what became of resources is in
+// the outcomes.
 func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried bool) ([]wire.Outcome, error) {
 	var outcomes []wire.Outcome
 	done := map[string]wire.Status{}
@@ -74,11 +75,7 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 			note(o)
 			continue
 		}
-		o, err := e.make(ctx, r, desired, carried)
-		if err != nil {
-			return nil, err
-		}
-		note(o)
+		note(e.make(ctx, r, desired, carried))
 	}
 	for i := range outcomes {
 		e.act(ctx, desired, &outcomes[i], done)
@@ -87,7 +84,7 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 }
 
 // make brings one resource about.
-func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resource, carried bool) (wire.Outcome, error) {
+func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resource, carried bool) wire.Outcome {
 	o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Unchanged}
 	fail := func(step string, err error) wire.Outcome {
 		o.Status, o.Step, o.Error = wire.Failed, step, err.Error()
@@ -101,20 +98,28 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	effector, err := e.effector(r.Kind)
 	if err != nil {
 		o.Status, o.Step, o.Error = wire.Refused, "choose", err.Error()
-		return o, nil
+		return o
 	}
 	seen, err := effector.Observe(ctx, r)
 	if err != nil {
-		return fail("observe", err), nil
+		return fail("observe", err)
 	}
 	have := e.state.record(r.ID)
-	if seen.Matches && have != nil && !have.Kept && (have.Declared || carried) && (have.Carried || !carried) && sameResource(have.Resource, r) {
-		return o, nil
+	known := have != nil && !have.Kept && sameResource(have.Resource, r)
+	if seen.Matches && known && (have.Declared || carried) && (have.Carried || !carried) {
+		return o
+	}
+	if !known && e.room != nil { // what was made before is put right all the same
+		if err := e.room(); err != nil {
+			o.Status, o.Step, o.Error = wire.Refused, "disk", err.Error()
+			return o
+		}
 	}
 	if !carried {
 		o.Drift = e.drifted(r, have, seen)
 	}
 	var undo json.RawMessage
+	before := slices.Clone(e.state.applied.Records)
 	if have == nil {
 		switch other := e.state.sharer(r); {
 		case other != nil && other.Kept:
@@ -123,15 +128,16 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 			undo = other.Undo // what is there now is ours
 		default:
 			if undo, err = effector.Before(ctx, r); err != nil {
-				return fail("look before", err), nil
+				return fail("look before", err)
 			}
 		}
 	}
 	if err := e.begin(r, undo, carried, !seen.Matches && e.owe(desired, r.ID)); err != nil {
-		return o, err
+		e.state.applied.Records = before // what is not on disk is not begun (DEC-14)
+		return fail("record", err)
 	}
 	if err := effector.Do(ctx, r); err != nil {
-		return fail("do", err), nil
+		return fail("do", err)
 	}
 	if !seen.Matches {
 		o.Status = wire.Applied
@@ -140,7 +146,7 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 		}
 		e.state.record(r.ID).Owes = "" // just started, it has taken up everything
 	}
-	return o, nil
+	return o
 }
 
 // owe notes that processes have something to do once the resource has changed; it says whether that was news.

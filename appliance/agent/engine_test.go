@@ -371,20 +371,41 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// DEC-14, SAFE-5: what could not be stored is not begun.
+// DEC-14, SAFE-5: what could not be stored is not begun, and nothing of it is remembered: the next try asks anew what was there before.
 func TestNothingAppliedThatCouldNotBeStored(t *testing.T) {
 	b := newBench(t)
-	if err := os.Mkdir(filepath.Join(b.dir, "applied.json.tmp"), 0o700); err != nil { // where the file is first written
+	s, err := openState(b.dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(b.dir, "applied.json.tmp", "in the way"), nil, 0o600); err != nil {
+	e := &Engine{machine: b.Host(), state: s}
+	way := filepath.Join(b.dir, "applied.json.tmp") // where the file is first written
+	if err := errors.Join(os.Mkdir(way, 0o700), os.WriteFile(filepath.Join(way, "in the way"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.apply(web("one"), false); err == nil {
-		t.Fatal("applied without a record")
+	outcomes, err := e.apply(t.Context(), web("one")[:2], false)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if c := b.Commands(); len(c) > 0 {
-		t.Errorf("done without a record: %q", c)
+	for _, o := range outcomes {
+		if o.Status != wire.Failed || o.Step != "record" || !strings.Contains(o.Error, "applied.json") {
+			t.Errorf("%+v", o)
+		}
+	}
+	if c := b.Commands(); len(c) > 0 || len(s.applied.Records) > 0 {
+		t.Errorf("done without a record: %q; remembered %v", c, s.applied.Records)
+	}
+	if err := os.RemoveAll(way); err != nil {
+		t.Fatal(err)
+	}
+	b.Hook = func(_ context.Context, step, id string) error {
+		if onDisk, _, _, err := Records(b.dir); step == "do" && !slices.ContainsFunc(onDisk, func(r Record) bool { return r.Resource.ID == id }) {
+			t.Errorf("%s is begun and not on disk: %v, %v", id, onDisk, err)
+		}
+		return nil
+	}
+	if outcomes, err = e.apply(t.Context(), web("one")[:2], false); err != nil || !clean(outcomes) {
+		t.Errorf("%v, %v", outcomes, err)
 	}
 }
 

@@ -31,16 +31,20 @@ type loop struct {
 	t       *testing.T
 }
 
-func newLoop(t *testing.T) *loop {
+func newLoop(t *testing.T, change ...func(*Config)) *loop {
 	_, signing, _ := ed25519.GenerateKey(rand.Reader)
 	_, identity, _ := ed25519.GenerateKey(rand.Reader)
 	machine := hosttest.New()
 	machine.Now = time.Now
-	a, err := start(t.Context(), Config{
+	cfg := Config{
 		Believes: Believes{Mesh: appliance.NewMeshID(), Node: appliance.NewNodeID(), Signing: signing.Public().(ed25519.PublicKey)}, Identity: identity,
 		Dir: t.TempDir(), Machine: machine.Host(), Log: slog.New(slog.DiscardHandler),
 		Connect: func(ctx context.Context, _ func()) (*bus.Link, error) { <-ctx.Done(); return nil, ctx.Err() },
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	a, err := start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/durable"
 	"github.com/novox/mesh/appliance/wire"
 )
@@ -21,6 +23,7 @@ import (
 //	outbox.json   the report that is not acknowledged yet, and the last sequence used
 type state struct {
 	dir     string
+	reserve disk.Ballast // of size zero: none
 	applied applied
 	outbox  pending
 }
@@ -77,8 +80,15 @@ func (s *state) write(name string, v any) error {
 	return s.keep(name, data)
 }
 
+// keep uses the reserve up on a full disk: a removal, a revocation and the word about it are still to be carried out.
 func (s *state) keep(name string, data []byte) error {
-	return durable.WriteFile(filepath.Join(s.dir, name), data, 0o600)
+	err := durable.WriteFile(filepath.Join(s.dir, name), data, 0o600)
+	if errors.Is(err, syscall.ENOSPC) && s.reserve.Held() {
+		if err = s.reserve.LetGo(); err == nil {
+			err = durable.WriteFile(filepath.Join(s.dir, name), data, 0o600)
+		}
+	}
+	return err
 }
 
 func (s *state) saveApplied() error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -104,6 +105,7 @@ type Machine struct {
 	Containers   Processes // nil: the machine has no engine
 	Overlay      Overlay
 	Capabilities func() wire.Capabilities
-	Warnings     func() []wire.Warning // standing conditions of the machine itself; nil: it has none
-	MachineID    func() string         // hash of the machine's id
+	Warnings     func() []wire.Warning      // standing conditions of the machine itself; nil: it has none
+	MachineID    func() string              // hash of the machine's id
+	Space        func() (disk.Space, error) // of the filesystem with the state folder
 }

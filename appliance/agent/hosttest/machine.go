@@ -11,6 +11,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -37,6 +38,7 @@ type Machine struct {
 	capabilities wire.Capabilities
 	warnings     []wire.Warning
 	machineID    string
+	space        disk.Space
 }
 
 // Entry is what is at a path. Folder says which of the two it is.
@@ -60,6 +62,7 @@ func New() *Machine {
 	return &Machine{
 		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{},
 		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, nextPID: 100,
+		space:     disk.Space{Free: 60 << 30, Total: 100 << 30},
 		machineID: string(appliance.DigestOf([]byte("fake machine"))),
 		capabilities: wire.Capabilities{Wire: wire.Version, Binary: "fake", Digest: appliance.DigestOf([]byte("fake binary")),
 			OS: "linux", Architecture: "amd64", Distribution: "debian", Init: "none", Kinds: kinds},
@@ -77,6 +80,7 @@ func (m *Machine) Host() host.Machine {
 		Capabilities: func() wire.Capabilities { m.mu.Lock(); defer m.mu.Unlock(); return m.capabilities },
 		Warnings:     func() []wire.Warning { m.mu.Lock(); defer m.mu.Unlock(); return m.warnings },
 		MachineID:    func() string { m.mu.Lock(); defer m.mu.Unlock(); return m.machineID },
+		Space:        func() (disk.Space, error) { m.mu.Lock(); defer m.mu.Unlock(); return m.space, nil },
 	}
 }
 
@@ -85,6 +89,9 @@ func (m *Machine) SetCapabilities(c wire.Capabilities) { m.with(func() { m.capab
 
 // SetWarnings changes what stands on the machine.
 func (m *Machine) SetWarnings(w ...wire.Warning) { m.with(func() { m.warnings = w }) }
+
+// SetSpace says how much of its disk is free.
+func (m *Machine) SetSpace(s disk.Space) { m.with(func() { m.space = s }) }
 
 // SetMachineID makes it another machine.
 func (m *Machine) SetMachineID(id string) { m.with(func() { m.machineID = id }) }
@@ -118,6 +125,9 @@ func (m *Machine) Path(path string) (e Entry, ok bool) {
 // AddUser and AddPackage make a machine on which something was before the mesh.
 func (m *Machine) AddUser(name, home string) { m.with(func() { m.users[name] = home }) }
 func (m *Machine) AddPackage(name string)    { m.with(func() { m.packages[name] = true }) }
+
+// RemoveUser takes a user away as a person would.
+func (m *Machine) RemoveUser(name string) { m.with(func() { delete(m.users, name) }) }
 
 // Commands gives what changed the machine since the last call, as one would have typed it.
 func (m *Machine) Commands() (c []string) {

@@ -11,6 +11,7 @@ import (
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
 	"github.com/novox/mesh/appliance/agent/linux/run"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/wire"
 )
@@ -55,6 +56,7 @@ func New(c Config) (host.Machine, error) {
 		Capabilities: capabilities(c),
 		Warnings:     net.warnings,
 		MachineID:    machineID,
+		Space:        func() (disk.Space, error) { return disk.Look(c.Installation.Dir) },
 	}, nil
 }
 
