@@ -23,7 +23,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 TIMEOUT     ?= 30m
 FUZZTIME    ?= 30s
 # Where goroutines share state: these run under the race detector, and everything else without, where it only costs time.
-RACE := $(patsubst %,./%/...,$(wildcard appliance/agent appliance/bus appliance/controller appliance/appliancetest embedded/natsd))
+RACE := $(patsubst %,./%/...,$(wildcard appliance/agent appliance/bus appliance/controller appliance/appliancetest embedded/natsd embedded/registry))
 
 .PHONY: help build genesis test packages lint generate bench fuzz clean
 

@@ -29,6 +29,7 @@ const (
 	KindRefusal     Kind = "refusal"     // controller to joiner
 	KindRequest     Kind = "request"     // operator to controller
 	KindAnswer      Kind = "answer"      // controller to operator
+	KindGrant       Kind = "grant"       // controller to whoever pushes an artifact
 )
 
 // Header is the signed part around a body. From and To are ids: a mesh id means the controller, Everybody every node.
