@@ -142,7 +142,7 @@ func (c *Controller) assignModule(ctx context.Context, a asked) (any, error) {
 	if err := c.cfg.Store.Assign(ctx, a.by, resolve.Assignment{Instance: ask.As, Node: node, Module: ask.Module}); err != nil {
 		return nil, err
 	}
-	return c.recorded(ctx, ask.As)
+	return c.recorded(ctx, ask.As, "")
 }
 
 func (c *Controller) unassignModule(ctx context.Context, a asked) (any, error) {
@@ -157,7 +157,7 @@ func (c *Controller) unassignModule(ctx context.Context, a asked) (any, error) {
 	if err := c.cfg.Store.Unassign(ctx, a.by, ask.Instance, node); err != nil {
 		return nil, err
 	}
-	return c.recorded(ctx, ask.Instance)
+	return c.recorded(ctx, ask.Instance, "")
 }
 
 func (c *Controller) node(ctx context.Context, name appliance.NodeName) (appliance.NodeID, error) {
@@ -173,15 +173,19 @@ func (c *Controller) node(ctx context.Context, name appliance.NodeName) (applian
 	return "", appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(name))).WithNext("mesh node list")
 }
 
-// recorded says where changes wait for a push.
-func (c *Controller) recorded(ctx context.Context, instance appliance.InstanceName) (any, error) {
+// recorded says where changes wait for a push; where a module is named, changes of that alone.
+func (c *Controller) recorded(ctx context.Context, instance appliance.InstanceName, module appliance.ModuleName) (any, error) {
 	p, err := c.pending(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := operators.Recorded{Instance: instance, Nodes: []appliance.NodeName{}}
 	for _, n := range p.nodes {
-		if !p.approves(p.plans[n.ID]) {
+		changes, err := p.changes(n.ID, module)
+		if err != nil {
+			return nil, err
+		}
+		if len(changes) > 0 {
 			out.Nodes = append(out.Nodes, n.Name)
 		}
 	}

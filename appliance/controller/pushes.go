@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/operators"
@@ -138,33 +137,33 @@ func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
 	}
 	out := operators.Plan{Nodes: []operators.NodePlan{}}
 	for _, n := range nodes {
-		plan := operators.NodePlan{Node: n.Name}
 		changes, err := p.changes(n.ID, ask.Only)
 		if err != nil {
 			return nil, err
 		}
-		for _, ch := range changes {
-			by := who[string(ch.Instance)+"@"+string(n.ID)]
-			plan.Changes = append(plan.Changes, operators.Change{Instance: ch.Instance, Resource: ch.Resource, What: ch.What, Detail: ch.Detail, By: by.Who, At: by.At})
+		if len(changes) == 0 {
+			continue
 		}
-		if len(plan.Changes) > 0 {
-			out.Nodes = append(out.Nodes, plan)
+		modules, err := p.modules(n.ID)
+		if err != nil {
+			return nil, err
 		}
+		plan := operators.NodePlan{Node: n.Name, Changes: shownChanges(changes)}
+		for i, ch := range changes {
+			by := who.of(n, modules[ch.Instance], ch)
+			plan.Changes[i].By, plan.Changes[i].At = by.Who, by.At
+		}
+		out.Nodes = append(out.Nodes, plan)
 	}
 	return out, nil
 }
 
-// recorders says who last recorded something about a thing, by the audit's subject.
-func (c *Controller) recorders(ctx context.Context) (map[string]operators.AuditEntry, error) {
-	changes, err := c.cfg.Store.Audit(ctx, time.Time{}, 0)
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]operators.AuditEntry{}
+func shownChanges(changes []resolve.Change) []operators.Change {
+	out := make([]operators.Change, 0, len(changes))
 	for _, ch := range changes {
-		out[ch.Subject] = operators.AuditEntry{Who: ch.Who, At: ch.At}
+		out = append(out, operators.Change{Instance: ch.Instance, Resource: ch.Resource, What: ch.What, Detail: ch.Detail})
 	}
-	return out, nil
+	return out
 }
 
 // pushPlan approves and sends. Where nothing changed nothing is sent.

@@ -32,6 +32,15 @@ type Setting struct {
 	Description string  `json:"description"`
 }
 
+// Setting gives the setting of a name; one that the manifest does not have is refused with the nearest that it has.
+func (m *Manifest) Setting(name string) (Setting, error) {
+	if s, ok := m.Settings[name]; ok {
+		return s, nil
+	}
+	return Setting{}, appliance.Errorf(appliance.NotFound, "module %s has no setting %s", m.Module, appliance.Quote(name)).
+		WithHint(suggest(name, keysOf(m.Settings))).WithNext("mesh setting list " + string(m.Module))
+}
+
 // Artifact is something that the artifact store holds for the module. Until it was pushed it has no digest, and the module cannot be registered.
 type Artifact struct {
 	Kind      ArtifactKind     `json:"kind"`

@@ -30,6 +30,9 @@ const (
 	ModuleShow     Verb = "module.show"
 	ModuleAssign   Verb = "module.assign"
 	ModuleUnassign Verb = "module.unassign"
+	SettingSet     Verb = "setting.set"
+	SettingUnset   Verb = "setting.unset"
+	SettingList    Verb = "setting.list"
 	PlanShow       Verb = "plan.show"
 	PlanPush       Verb = "plan.push"
 	StatusShow     Verb = "status.show"
@@ -48,6 +51,9 @@ var table = map[Verb][]Role{
 	ModuleShow:     {Admin, Viewer},
 	ModuleAssign:   {Admin},
 	ModuleUnassign: {Admin},
+	SettingSet:     {Admin},
+	SettingUnset:   {Admin},
+	SettingList:    {Admin, Viewer},
 	PlanShow:       {Admin, Viewer},
 	PlanPush:       {Admin},
 	StatusShow:     {Admin, Viewer},

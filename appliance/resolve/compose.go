@@ -46,7 +46,7 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	for _, p := range in.Ports {
 		numbers[p.Node] = append(numbers[p.Node], p)
 	}
-	digests := map[appliance.ModuleName]appliance.Digest{}
+	chosen, digests := in.Choices(), map[appliance.ModuleName]appliance.Digest{}
 	for name, m := range in.Modules {
 		digests[name] = m.Digest()
 	}
@@ -54,7 +54,7 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	for _, n := range in.Nodes {
 		plan := Plan{Version: PlanVersion, Node: n.ID, Hold: n.Held, Instances: []Instance{}}
 		for _, a := range assigned[n.ID] {
-			i, err := in.resolveInstance(n, a, numbers[n.ID])
+			i, err := in.resolveInstance(n, a, numbers[n.ID], chosen)
 			if err != nil {
 				return nil, err
 			}
@@ -70,7 +70,7 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 }
 
 // resolveInstance resolves one assignment; of the node's recorded numbers it takes its own, by the one derivation (PORT-4).
-func (in Intent) resolveInstance(n Node, a Assignment, recorded []Port) (Instance, error) {
+func (in Intent) resolveInstance(n Node, a Assignment, recorded []Port, chosen Choices) (Instance, error) {
 	m := in.Modules[a.Module]
 	i := Instance{Name: a.Instance, Module: a.Module, Stopped: a.Stopped || n.Drained && !m.Base(), Resources: m.Resources,
 		NoRollback: m.Upgrade != nil && m.Upgrade.Rollback == "none"}
@@ -95,7 +95,7 @@ func (in Intent) resolveInstance(n Node, a Assignment, recorded []Port) (Instanc
 	if i.Artifacts, err = artifacts(m, n, a.Instance); err != nil {
 		return i, err
 	}
-	i.Settings, err = in.settings(m, n, a.Instance)
+	i.Settings, err = settings(chosen, m, n, a.Instance)
 	return i, err
 }
 

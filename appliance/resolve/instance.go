@@ -9,32 +9,6 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// settings are the instance's values: the node's over the mesh's over the manifest's (MOD-11).
-func (in Intent) settings(m *manifest.Manifest, n Node, instance appliance.InstanceName) (map[string]string, error) {
-	values := map[string]string{}
-	for _, name := range union(m.Settings, nil) {
-		value := m.Settings[name].Default
-		for _, s := range in.Settings {
-			if s.Module == m.Module && s.Name == name && (s.Node == n.ID || s.Node == "" && !in.setOn(n.ID, m.Module, name)) {
-				value = &s.Value
-			}
-		}
-		if value == nil {
-			return nil, appliance.Errorf(appliance.NotReady, "resolve instance %s on node %s: setting %s has no value, and no default", instance, n.Name, name).
-				WithHint(m.Settings[name].Description).WithNext("mesh setting set " + string(m.Module) + " " + name + " VALUE")
-		}
-		values[name] = *value
-	}
-	if len(values) == 0 {
-		return nil, nil
-	}
-	return values, nil
-}
-
-func (in Intent) setOn(node appliance.NodeID, module appliance.ModuleName, name string) bool {
-	return slices.ContainsFunc(in.Settings, func(s Setting) bool { return s.Node == node && s.Module == module && s.Name == name })
-}
-
 // artifacts refuses a node that cannot run what the module is made of (BLD-7).
 func artifacts(m *manifest.Manifest, n Node, instance appliance.InstanceName) (map[string]ResolvedArtifact, error) {
 	for _, r := range m.Resources {

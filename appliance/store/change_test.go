@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,18 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			return s.Assign(ctx, by, resolve.Assignment{Module: "web", Instance: "two", Node: g.Hub.ID})
 		}},
 		"Unassign": {what: "module unassign", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error { return s.Unassign(ctx, by, "web", g.Hub.ID) }},
+		"SetSetting": {what: "setting set", change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			return s.SetSetting(ctx, by, resolve.Setting{Module: "web", Name: "title", Value: "B"})
+		}},
+		"UnsetSetting": {what: "setting unset", before: true, change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			v := resolve.Setting{Module: "web", Name: "title", Value: "B"}
+			if by.Who == "ada" && len(intentOf(t, s).Settings) == 0 {
+				if err := s.SetSetting(ctx, store.By{Who: "test", At: start}, v); err != nil {
+					return err
+				}
+			}
+			return s.UnsetSetting(ctx, by, v)
+		}},
 		"ApprovePlans": {what: "plan approve", change: func(s *store.Store, g store.Genesis, by store.By) error {
 			return s.ApprovePlans(ctx, by, map[appliance.NodeID]resolve.Plan{g.Hub.ID: {Version: 1, Node: g.Hub.ID}})
 		}},
@@ -84,7 +97,7 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 				if err := s.Found(ctx, by(), g); err != nil {
 					t.Fatal(err)
 				}
-				if err := s.RegisterModule(ctx, by(), parse(t, `{"module": "web"}`)); err != nil {
+				if err := s.RegisterModule(ctx, by(), parse(t, `{"module": "web", "settings": {"title": {"default": "A", "description": "d"}}}`)); err != nil {
 					t.Fatal(err)
 				}
 				if err := s.Assign(ctx, by(), resolve.Assignment{Module: "web", Node: g.Hub.ID}); err != nil {
@@ -103,7 +116,7 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			if last.What != c.what || !last.At.Equal(who.At) || last.Subject == "" || (len(last.Before) > 0) != c.before {
 				t.Errorf("audited %+v", last)
 			}
-			if last.After == nil && name != "Unassign" || last.After != nil && !json.Valid(last.After) {
+			if last.After == nil && !strings.HasPrefix(name, "Un") || last.After != nil && !json.Valid(last.After) {
 				t.Errorf("after is %s", last.After)
 			}
 			wantRefusal(t, c.change(s, g, who), appliance.Conflict, store.Replayed)

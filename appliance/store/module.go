@@ -91,3 +91,7 @@ func recordedManifest(text string) (*manifest.Manifest, error) {
 	m := &manifest.Manifest{}
 	return m, wire.Decode([]byte(text), m)
 }
+
+func noModule(name appliance.ModuleName) error {
+	return appliance.Errorf(appliance.NotFound, "there is no module %s", appliance.Quote(string(name))).WithHint("modules known to the mesh are listed").WithNext("mesh module list")
+}

@@ -98,13 +98,31 @@ func (p pushFlags) check(c *cobra.Command) error {
 }
 
 // after ends a recording command: with a push where asked for, else with the next command (DEC-2).
-func (p pushFlags) after(g *global, c *cobra.Command, done operators.Recorded, node appliance.NodeName, what string) error {
-	if !p.push {
-		return g.show(c, done, func(w io.Writer) {
-			fmt.Fprintf(w, "%s; not pushed yet\nnext: mesh plan %s\n      mesh push %s\n", what, node, node)
-		})
+func (p pushFlags) after(g *global, c *cobra.Command, done operators.Recorded, s operators.Scope, what string) error {
+	if p.push {
+		err := push(g, c, s, p.wait, p.timeout)
+		if len(done.Nodes) > 0 || appliance.KindOf(err) != appliance.NotFound { // else the module is assigned nowhere
+			return err
+		}
 	}
-	return push(g, c, operators.Scope{Nodes: []appliance.NodeName{node}}, p.wait, p.timeout)
+	return g.show(c, done, func(w io.Writer) {
+		if len(done.Nodes) == 0 {
+			fmt.Fprintf(w, "%s; there is nothing to push\n", what)
+			return
+		}
+		fmt.Fprintf(w, "%s; not pushed yet\nnext: mesh plan%s\n      mesh push%s\n", what, scopeWords(s), scopeWords(s))
+	})
+}
+
+// scopeWords is a scope as arguments.
+func scopeWords(s operators.Scope) (words string) {
+	for _, n := range s.Nodes {
+		words += " " + string(n)
+	}
+	if s.Only != "" {
+		words += " --only " + string(s.Only)
+	}
+	return words
 }
 
 func newModuleAssign(g *global) *cobra.Command {
@@ -120,7 +138,7 @@ func newModuleAssign(g *global) *cobra.Command {
 			if err := g.call(c, operators.ModuleAssign, ask, &done); err != nil {
 				return err
 			}
-			return p.after(g, c, done, ask.Node, fmt.Sprintf("recorded: %s on %s", done.Instance, ask.Node))
+			return p.after(g, c, done, nodeScope(ask.Node), fmt.Sprintf("recorded: %s on %s", done.Instance, ask.Node))
 		}}
 	c.Flags().StringVar(&as, "as", "", "name of the instance (default: the module's)")
 	_ = c.RegisterFlagCompletionFunc("as", cobra.NoFileCompletions)
@@ -140,7 +158,7 @@ func newModuleUnassign(g *global) *cobra.Command {
 			if err := g.call(c, operators.ModuleUnassign, ask, &done); err != nil {
 				return err
 			}
-			return p.after(g, c, done, ask.Node, fmt.Sprintf("recorded: %s leaves %s, its data stays", ask.Instance, ask.Node))
+			return p.after(g, c, done, nodeScope(ask.Node), fmt.Sprintf("recorded: %s leaves %s, its data stays", ask.Instance, ask.Node))
 		}}
 	p.add(c)
 	return c

@@ -22,6 +22,10 @@ func scope(args []string, only string) operators.Scope {
 	return s
 }
 
+func nodeScope(node appliance.NodeName) operators.Scope {
+	return operators.Scope{Nodes: []appliance.NodeName{node}}
+}
+
 func newPlan(g *global) *cobra.Command {
 	var only string
 	c := &cobra.Command{Use: "plan [NODE…]", Short: "Show what a push would change; exit 1 when it would change something", ValidArgsFunction: g.complete(true, nodeNames),
