@@ -33,6 +33,7 @@ type Config struct {
 	// Become fetches the binary a version-0 declaration names and turns into it; nil means that this agent is that binary already.
 	Become  func(ctx context.Context, to wire.Replace) error
 	Carried []wire.CarriedPort // what carried parts bind on this machine; stated once at start. Empty on most nodes.
+	Secrets func() []string    // values that are struck out of every line of a log; may be nil
 	Beat    time.Duration      // between two alives; 0 means 20 s
 	Check   time.Duration      // between two looks at everything declared; 0 means 5 min
 	// Below it only removals and revocations are carried out (DEC-14); nil means 1 GiB or the twentieth part, zero never.
@@ -48,6 +49,7 @@ type Agent struct {
 	engine       *Engine
 	watch        *watch
 	outbox       *outbox
+	sessions     *sessions
 	declarations *latest
 	memberships  *latest
 	health       chan struct{}
@@ -119,6 +121,7 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 		}
 	})
 	a.outbox = &outbox{believes: cfg.Believes, key: cfg.Identity, send: a.send, log: cfg.Log, state: s, wake: make(chan struct{}, 1)}
+	a.sessions = newSessions(a)
 	a.hold()
 	a.snapshot()
 	return a, nil
@@ -394,6 +397,7 @@ func (a *Agent) report(facts *wire.Facts) {
 		about := a.state.applied.About
 		r.About, r.Outcomes, r.Health, r.Kept = &about, a.state.applied.Outcomes, a.watch.report(), keptData(a.state.applied.Records)
 	}
+	a.strikeReport(&r)
 	if err := a.outbox.add(r); err != nil {
 		a.cfg.Log.Error("keep report", "err", err)
 		a.owes, a.owed = true, facts

@@ -21,6 +21,7 @@ func (a *Agent) connect(ctx context.Context) {
 	hear := map[string]func([]byte){
 		wire.DeclarationSubject(a.cfg.Node): a.verified(wire.KindDeclaration, string(a.cfg.Node), a.declarations),
 		wire.NoticeSubject(a.cfg.Node):      a.noticed(a.verified(wire.KindMembership, wire.Everybody, a.memberships)),
+		wire.AskSubject(a.cfg.Node):         a.sessions.hear(ctx),
 		wire.SubjectMembership:              a.verified(wire.KindMembership, wire.Everybody, a.memberships),
 	}
 	for subject, take := range hear {
@@ -126,18 +127,27 @@ func (a *Agent) beat(ctx context.Context) {
 		return
 	}
 	alive.Handshake = a.handshake(ctx)
-	body, err := wire.Encode(alive)
-	if err == nil {
-		var data []byte
-		data, err = wire.Seal(wire.Header{Kind: wire.KindAlive, Version: wire.Version, Mesh: a.cfg.Mesh, From: string(a.cfg.Node),
-			To: string(a.cfg.Mesh), Sequence: sequence, Time: now()}, body, a.cfg.Identity)
-		if err == nil {
-			err = link.Publish(wire.AliveSubject(a.cfg.Node), data)
-		}
-	}
-	if err != nil && ctx.Err() == nil {
+	if err := a.publish(wire.KindAlive, wire.AliveSubject(a.cfg.Node), sequence, alive); err != nil && ctx.Err() == nil {
 		a.cfg.Log.Warn("alive not sent", "err", err)
 	}
+}
+
+// publish signs and sends what nobody stores.
+func (a *Agent) publish(kind wire.Kind, subject string, sequence uint64, what any) error {
+	link := a.linked()
+	if link == nil {
+		return appliance.Errorf(appliance.Unavailable, "not connected to the bus")
+	}
+	body, err := wire.Encode(what)
+	if err != nil {
+		return err
+	}
+	data, err := wire.Seal(wire.Header{Kind: kind, Version: wire.Version, Mesh: a.cfg.Mesh, From: string(a.cfg.Node),
+		To: string(a.cfg.Mesh), Sequence: sequence, Time: now()}, body, a.cfg.Identity)
+	if err != nil {
+		return err
+	}
+	return link.Publish(subject, data)
 }
 
 // handshake is the overlay's last one with anybody; zero where there is none, or no overlay.

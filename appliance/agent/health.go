@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -71,6 +72,21 @@ func (w *watch) set(ctx context.Context, desired []wire.Resource) {
 		go w.follow(ctx, p, spec)
 	}
 }
+
+// running gives what runs of an instance, by id; with a part only the process or container of that name.
+func (w *watch) running(instance appliance.InstanceName, name string) (out []wire.Resource) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(w.probes)) {
+		if r := w.probes[id].resource; r.Instance == instance && (name == "" || part(r) == name) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// part is what a resource is called within its instance and kind.
+func part(r wire.Resource) string { return r.ID[strings.LastIndexByte(r.ID, '/')+1:] }
 
 // report gives the health of every instance: the worst of its processes; an instance without one is healthy.
 func (w *watch) report() []wire.Health {

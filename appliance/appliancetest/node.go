@@ -30,6 +30,8 @@ type Node struct {
 	Dir     string // the agent's folder
 	// Become is what a version-0 declaration leads to; nil: an error. Set it before Start.
 	Become func(wire.Replace) error
+	// Secrets are what its agent strikes out of logs. Set it before Start.
+	Secrets func() []string
 
 	mesh  *Mesh
 	trust identity.Trust
@@ -77,7 +79,7 @@ func (n *Node) Clone() (stop func()) {
 func (m *Mesh) runAgent(n *Node, dir string) *running {
 	return run(m.t, func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
-			Believes: n.Believes(), Identity: n.Keys.Identity, Dir: dir, Machine: n.Machine.Host(), Beat: Beat, Log: m.logger(string(n.Name)),
+			Believes: n.Believes(), Identity: n.Keys.Identity, Dir: dir, Machine: n.Machine.Host(), Beat: Beat, Log: m.logger(string(n.Name)), Secrets: n.Secrets,
 			Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
 				o := m.options(wire.NodeUser(n.ID), n)
 				o.OnConnect, o.Wait = connected, false

@@ -18,14 +18,17 @@ type Reply struct {
 	got     chan *nats.Msg
 }
 
-// maxWaiting bounds the replies kept for one Reply between two Waits.
+// maxWaiting bounds the replies kept for a Reply between two Waits, where nothing else is said.
 const maxWaiting = 8
 
 const noResponders = "503"
 
 // NewReply begins to hear the reply before it returns.
-func (l *Link) NewReply() *Reply {
-	r := &Reply{Subject: wire.InboxPrefix(l.user) + ".r." + rand.Text(), link: l, got: make(chan *nats.Msg, maxWaiting)}
+func (l *Link) NewReply() *Reply { return l.NewReplies(maxWaiting) }
+
+// NewReplies is for several replies, of which as many as waiting may come between two Waits.
+func (l *Link) NewReplies(waiting int) *Reply {
+	r := &Reply{Subject: wire.InboxPrefix(l.user) + ".r." + rand.Text(), link: l, got: make(chan *nats.Msg, waiting)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.replies[r.Subject] = r

@@ -245,9 +245,9 @@ func TestRightsNameTheUsersOwn(t *testing.T) {
 		verb busauth.Verb
 		want []string
 	}{
-		{busauth.KindNode, string(nodeB), busauth.Publish, []string{wire.AliveSubject(nodeB), wire.RekeySubject(nodeB), wire.ReportSubject(nodeB)}},
+		{busauth.KindNode, string(nodeB), busauth.Publish, []string{wire.AliveSubject(nodeB), wire.RekeySubject(nodeB), wire.ReportSubject(nodeB), wire.OutputSubject(nodeB)}},
 		{busauth.KindNode, string(nodeB), busauth.Subscribe, []string{
-			wire.InboxPrefix(wire.NodeUser(nodeB)) + ".>", wire.SubjectMembership, wire.DeclarationSubject(nodeB), wire.NoticeSubject(nodeB)}},
+			wire.InboxPrefix(wire.NodeUser(nodeB)) + ".>", wire.SubjectMembership, wire.DeclarationSubject(nodeB), wire.NoticeSubject(nodeB), wire.AskSubject(nodeB)}},
 		{busauth.KindToken, string(tokenA), busauth.Publish, []string{wire.EnrolSubject(tokenA)}},
 		{busauth.KindToken, string(tokenA), busauth.Subscribe, []string{wire.InboxPrefix(wire.TokenUser(tokenA)) + ".>"}},
 		{busauth.KindOperator, string(operator), busauth.Publish, []string{wire.RequestSubject(operator, "*.*")}},

@@ -11,7 +11,7 @@ import (
 // Subjects are all families of the CONTROL account; a test holds them to what wire knows.
 var Subjects = []string{
 	wire.SubjectReports, wire.SubjectRekeys, wire.SubjectEnrolments, wire.SubjectAlives, wire.SubjectRequests, wire.SubjectMembership,
-	wire.SubjectDeclarations, wire.SubjectNotices, wire.SubjectDeadletter, wire.SubjectWindows, wire.SubjectProbe,
+	wire.SubjectDeclarations, wire.SubjectNotices, wire.SubjectAsks, wire.SubjectOutputs, wire.SubjectDeadletter, wire.SubjectWindows, wire.SubjectProbe,
 }
 
 // Streams are all streams.

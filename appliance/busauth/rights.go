@@ -85,6 +85,8 @@ var Rights = slices.Concat(
 		{KindNode, Publish, own(wire.SubjectAlives)},
 		{KindNode, Subscribe, own(wire.SubjectDeclarations)},
 		{KindNode, Subscribe, own(wire.SubjectNotices)},
+		{KindNode, Publish, own(wire.SubjectOutputs)},
+		{KindNode, Subscribe, own(wire.SubjectAsks)},
 		{KindNode, Subscribe, wire.SubjectMembership},
 		{KindNode, Subscribe, inbox},
 
@@ -96,6 +98,7 @@ var Rights = slices.Concat(
 
 		{KindController, Publish, wire.SubjectDeclarations},
 		{KindController, Publish, wire.SubjectNotices},
+		{KindController, Publish, wire.SubjectAsks},
 		{KindController, Publish, wire.SubjectMembership},
 		{KindController, Publish, wire.SubjectDeadletter},
 		{KindController, Publish, wire.SubjectWindows},

@@ -46,6 +46,8 @@ type Controller struct {
 	tokens  limits
 	turns   turns
 
+	sessions sessions
+
 	composing sync.Mutex // one composition at a time: users, membership, declarations
 	seen      chan store.Seen
 }
@@ -77,6 +79,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if err := hear(wire.SubjectAlives, c.hearAlive); err != nil {
+		return err
+	}
+	if err := hear(wire.SubjectOutputs, c.hearOutput); err != nil {
 		return err
 	}
 	if err := hear(wire.SubjectRequests, c.hearRequest); err != nil {

@@ -21,6 +21,7 @@ var nonceGrammar = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
 
 // asked is one verified request.
 type asked struct {
+	operator  appliance.OperatorID
 	by        store.By // carries the nonce; a verb that changes something spends it with the change
 	arguments json.RawMessage
 }
@@ -43,6 +44,9 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.StatusShow:     (*Controller).showStatus,
 	operators.OverlayShow:    (*Controller).showOverlay,
 	operators.NodeCheck:      (*Controller).checkNodes,
+	operators.SessionLogs:    (*Controller).openLogs,
+	operators.SessionExec:    (*Controller).openExec,
+	operators.SessionSend:    (*Controller).sendSession,
 	operators.AuditList:      (*Controller).listAudit,
 }
 
@@ -118,7 +122,7 @@ func (c *Controller) carryOut(ctx context.Context, id appliance.OperatorID, verb
 	if err := operators.Authorize(operators.Role(operator.Role), verb); err != nil {
 		return h, nil, err
 	}
-	result, err := verbs[verb](c, ctx, asked{store.By{Who: "operator " + string(operator.Name), Nonce: string(id) + "/" + h.Nonce, At: time.Now()}, request.Arguments})
+	result, err := verbs[verb](c, ctx, asked{id, store.By{Who: "operator " + string(operator.Name), Nonce: string(id) + "/" + h.Nonce, At: time.Now()}, request.Arguments})
 	return h, result, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
+	"strings"
 
 	"filippo.io/age"
 	"github.com/nats-io/nkeys"
@@ -184,4 +185,20 @@ func (g *generator) age() *age.X25519Identity {
 func (g *generator) user() nkeys.KeyPair { return keep[nkeys.KeyPair](g)(nkeys.CreateUser()) }
 func (g *generator) ecdsa() *ecdsa.PrivateKey {
 	return keep[*ecdsa.PrivateKey](g)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+}
+
+// Secrets are the lines of the key files, by which a key could come to light in a log.
+func (k NodeKeys) Secrets() (lines []string) {
+	for _, p := range k.parts() {
+		text, err := p.encode()
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
 }

@@ -78,3 +78,26 @@ func (n NodeStatus) instancesNot(state wire.HealthState) string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// Placed says on which nodes an instance is, all of them or the one named.
+func (s Status) Placed(instance appliance.InstanceName, node appliance.NodeName) (appliance.InstanceName, []appliance.NodeName, error) {
+	var found []appliance.NodeName
+	known := node == ""
+	for _, n := range s.Nodes {
+		known = known || n.Name == node
+		for _, i := range n.Instances {
+			if i.Name == instance && (node == "" || n.Name == node) {
+				found = append(found, n.Name)
+			}
+		}
+	}
+	switch {
+	case !known:
+		return "", nil, appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(node))).WithNext("mesh node list")
+	case len(found) == 0 && node != "":
+		return "", nil, appliance.Errorf(appliance.NotFound, "no instance %s is on node %s", appliance.Quote(string(instance)), node).WithNext("mesh status")
+	case len(found) == 0:
+		return "", nil, appliance.Errorf(appliance.NotFound, "no node has an instance %s", appliance.Quote(string(instance))).WithNext("mesh status")
+	}
+	return instance, found, nil
+}

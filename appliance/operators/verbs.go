@@ -38,6 +38,9 @@ const (
 	StatusShow     Verb = "status.show"
 	OverlayShow    Verb = "overlay.show"
 	NodeCheck      Verb = "node.check"
+	SessionLogs    Verb = "session.logs"
+	SessionExec    Verb = "session.exec"
+	SessionSend    Verb = "session.send"
 	AuditList      Verb = "audit.list"
 )
 
@@ -59,6 +62,9 @@ var table = map[Verb][]Role{
 	StatusShow:     {Admin, Viewer},
 	OverlayShow:    {Admin, Viewer},
 	NodeCheck:      {Admin},
+	SessionLogs:    {Admin, Viewer},
+	SessionExec:    {Admin},
+	SessionSend:    {Admin, Viewer}, // to a session of one's own
 	AuditList:      {Admin},
 }
 

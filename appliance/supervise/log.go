@@ -16,7 +16,8 @@ import (
 // The log is a file that the child itself appends to: it neither ends nor blocks with the supervisor. So it cannot be replaced under
 // the child; it is copied to log.1 and cut to nothing. A line written just in between is lost.
 const (
-	maxLog   = 1 << 20 // of each of the two
+	maxLog   = 1 << 20 // of log, which is cut soon after
+	maxOld   = 2 << 20 // of log.1
 	maxLine  = 4 << 10 // of a line that Log gives
 	lookSoon = 20 * time.Millisecond
 	lookRare = time.Second
@@ -73,10 +74,10 @@ func (l *logFile) size() int64 {
 	return info.Size()
 }
 
-// rotate keeps the newest maxLog bytes in log.1. Where they cannot be written, the disk may be full: then they go.
+// rotate keeps the log, or its newest maxOld bytes, as log.1. Where they cannot be written, the disk may be full: then they go.
 func (l *logFile) rotate() {
 	size := l.size()
-	data := make([]byte, min(size, maxLog))
+	data := make([]byte, min(size, maxOld))
 	n, _ := l.ReadAt(data, size-int64(len(data)))
 	if tmp := filepath.Join(l.dir, "log.tmp"); os.WriteFile(tmp, data[:n], 0o600) == nil {
 		os.Rename(tmp, filepath.Join(l.dir, "log.1"))

@@ -19,6 +19,8 @@ const (
 	KindDeclaration Kind = "declaration" // controller to one node
 	KindMembership  Kind = "membership"  // controller to every node
 	KindNotice      Kind = "notice"      // controller to one node
+	KindAsk         Kind = "ask"         // controller to one node, of a session
+	KindOutput      Kind = "output"      // node to controller, and controller to operator, of a session
 	KindReport      Kind = "report"      // node to controller
 	KindAlive       Kind = "alive"       // node to controller
 	KindRekey       Kind = "rekey"       // node to controller

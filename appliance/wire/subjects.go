@@ -16,6 +16,8 @@ const (
 	SubjectMembership   = "mesh.membership"
 	SubjectDeclarations = "mesh.node.*.declaration"
 	SubjectNotices      = "mesh.node.*.notice"
+	SubjectAsks         = "mesh.node.*.ask"
+	SubjectOutputs      = "mesh.session.*"
 	StreamControl       = "CONTROL"
 	StreamDeadletter    = "DEADLETTER"
 	SubjectDeadletter   = "mesh.deadletter"
@@ -38,6 +40,7 @@ var FollowedSubjects = []Followed{
 	{SubjectRekeys, "rekeys", []Kind{KindRekey}},
 	{SubjectEnrolments, "enrolments", []Kind{KindHello, KindClaim}},
 	{SubjectAlives, "", []Kind{KindAlive}},
+	{SubjectOutputs, "", []Kind{KindOutput}},
 	{SubjectRequests, "", []Kind{KindRequest}},
 }
 
@@ -47,6 +50,8 @@ func AliveSubject(n appliance.NodeID) string       { return "mesh.alive." + stri
 func DeclarationSubject(n appliance.NodeID) string { return "mesh.node." + string(n) + ".declaration" }
 func NoticeSubject(n appliance.NodeID) string      { return "mesh.node." + string(n) + ".notice" }
 func EnrolSubject(t appliance.TokenID) string      { return "mesh.control.token-" + string(t) + ".enrol" }
+func AskSubject(n appliance.NodeID) string         { return "mesh.node." + string(n) + ".ask" }
+func OutputSubject(n appliance.NodeID) string      { return "mesh.session." + string(n) }
 func RequestSubject(o appliance.OperatorID, verb string) string {
 	return "mesh.api." + string(o) + "." + verb // verb is "<noun>.<verb>"
 }

@@ -32,6 +32,8 @@ const exitText = `Every command ends with one of these:
   4    not reachable: the hub, its store, or another machine
   5    timed out
   255  error
+
+mesh exec ends with the code of the command it ran.
 `
 
 func newExitCodes() *cobra.Command {
@@ -87,6 +89,10 @@ func group(c *cobra.Command, args []string) error {
 func fail(w io.Writer, root *cobra.Command, err error) int {
 	if errors.Is(err, errNo) {
 		return exitNo
+	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
 	}
 	var wrong usageError
 	if errors.As(err, &wrong) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -93,7 +94,7 @@ func agentConfig(i installation.Installation) (agent.Config, error) {
 	believes := agent.Believes{Mesh: trust.Mesh, Node: trust.Node, Signing: trust.Signing}
 	clock := pki.Clock(func() time.Time { return believes.LastSigned(i.Node()) })
 	cfg := agent.Config{
-		Believes: believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, Log: logger(),
+		Believes: believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, Log: logger(), Secrets: sync.OnceValue(keys.Secrets),
 		Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
 			return bus.Connect(ctx, bus.Options{Endpoints: trust.Broker, TLS: pki.ClientTLS(authority, pki.BrokerName(trust.Mesh), nil, clock),
 				User: wire.NodeUser(trust.Node), Key: keys.Bus, Logger: logger(), OnConnect: connected})

@@ -38,6 +38,7 @@ func TestLifeOfAMesh(t *testing.T) {
 		{"second node while a change is pending", l.pendingChange},
 		{"answers for scripts", l.answers},
 		{"hello", l.hello},
+		{"attached to hello", l.attached},
 		{"hello goes and comes", l.helloGoesAndComes},
 		{"serve killed", l.serveKilled},
 		{"agents killed", l.agentsKilled},

@@ -5,6 +5,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/netip"
 	"time"
 
@@ -51,6 +52,26 @@ type Processes interface {
 	Check(ctx context.Context, r wire.Resource, command []string) error
 	// Log gives the last n lines the process wrote.
 	Log(ctx context.Context, r wire.Resource, n int) ([]string, error)
+}
+
+// Attacher is a Processes that operators can be attached to.
+type Attacher interface {
+	// Exec runs a command where and as the resource runs, and gives its exit code. The end of ctx ends it with all it started.
+	Exec(ctx context.Context, r wire.Resource, a Attachment) (code int, err error)
+	// Follow gives the last n lines that the resource wrote, and with follow those that it writes, until ctx ends. Each comes without
+	// its newline; emit may take its time.
+	Follow(ctx context.Context, r wire.Resource, n int, follow bool, emit func(line []byte) error) error
+}
+
+// Attachment is a command with someone attached to it.
+type Attachment struct {
+	Command  []string
+	Stdin    io.Reader // nil: none
+	Stdout   io.Writer
+	Stderr   io.Writer          // not used with a terminal
+	Terminal *wire.TerminalSize // nil: none
+	Resize   <-chan wire.TerminalSize
+	Term     string
 }
 
 // OverlayState is everything the overlay device shall be; derived from the membership. The zero value means: take it down.

@@ -19,6 +19,8 @@ import (
 type Machine struct {
 	// Hook, when set before use, is called before each step outside of the lock; an error from it is the step's. It may block.
 	Hook func(ctx context.Context, step, id string) error
+	// Exec, when set before use, stands for every command that an operator runs beside a process; it holds no lock.
+	Exec func(ctx context.Context, id string, a host.Attachment) (code int, err error)
 	// Now gives the time that processes start at; nil: a fixed one.
 	Now func() time.Time
 

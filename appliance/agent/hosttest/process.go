@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
@@ -161,6 +162,41 @@ func (e processes) Log(ctx context.Context, r wire.Resource, n int) (lines []str
 		return nil
 	})
 	return lines, err
+}
+
+// Exec is the test's.
+func (e processes) Exec(ctx context.Context, r wire.Resource, a host.Attachment) (int, error) {
+	if e.m.Exec == nil {
+		return 127, nil
+	}
+	return e.m.Exec(ctx, r.ID, a)
+}
+
+// Follow gives what SetLog said last, and what it says later.
+func (e processes) Follow(ctx context.Context, r wire.Resource, n int, follow bool, emit func([]byte) error) error {
+	given := 0
+	for {
+		lines, err := e.Log(ctx, r, 1<<20)
+		if err != nil {
+			return err
+		}
+		if given == 0 {
+			given = max(0, len(lines)-n)
+		}
+		for ; given < len(lines); given++ {
+			if err := emit([]byte(lines[given])); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 func (p *process) line() string { return fmt.Sprintf("%s: %q", p.spec.User, p.spec.Command) }

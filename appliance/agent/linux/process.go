@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -30,6 +29,7 @@ type keeper interface {
 	restart(ctx context.Context, p named) error
 	signal(ctx context.Context, p named, name string) error // one of supervise.Signals
 	log(ctx context.Context, p named, n int) ([]string, error)
+	follow(ctx context.Context, p named, n int, follow bool, emit func(line []byte) error) error
 }
 
 // named is a process of an instance.
@@ -205,23 +205,10 @@ func (e processes) Log(ctx context.Context, r wire.Resource, n int) ([]string, e
 }
 
 func (e processes) Check(ctx context.Context, r wire.Resource, command []string) error {
-	w, err := e.wanted(r)
+	c, err := e.beside(r, command)
 	if err != nil {
 		return err
 	}
-	if len(command) == 0 {
-		return appliance.Errorf(appliance.Invalid, "check %s: no command", r.ID)
-	}
-	program, err := e.find(command[0], w.spec.Directory)
-	if err != nil {
-		return err
-	}
-	c := run.Command{Program: program, Arguments: command[1:], Directory: w.spec.Directory,
-		As: &syscall.Credential{Uid: w.spec.UID, Gid: w.spec.GID, Groups: w.spec.Groups}}
-	for name, value := range w.spec.Environment {
-		c.Environment = append(c.Environment, name+"="+value)
-	}
-	slices.Sort(c.Environment)
 	_, err = run.Output(ctx, c)
 	return err
 }
