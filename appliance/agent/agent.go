@@ -68,6 +68,7 @@ type Agent struct {
 	loose        bool      // the overlay is not what members say
 	owes         bool      // a report could not be kept
 	owed         *wire.Facts
+	asked        []wire.CertificateRequest // said by this agent
 	warnings     []wire.Warning
 	standing     []wire.Warning       // the machine's own, as last told
 	warned       map[string]time.Time // by code
@@ -349,8 +350,8 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 		a.retry = min(max(time.Second, 2*a.retry), 5*time.Minute)
 		a.again(a.retry)
 	}
-	if a.judgeDisk() || !same {
-		a.report(nil)
+	if facts, news := a.asks(ctx), a.judgeDisk(); news || !same || facts != nil {
+		a.report(facts)
 	}
 	a.saveAccount()
 }

@@ -92,8 +92,11 @@ func (e *Engine) drifted(r wire.Resource, have *Record, seen host.Observation) s
 		return ""
 	}
 	i := slices.IndexFunc(e.state.applied.Outcomes, func(o wire.Outcome) bool { return o.ID == r.ID })
-	if i < 0 || !made(e.state.applied.Outcomes[i]) && e.state.applied.Outcomes[i].Drift == "" {
+	if i < 0 {
 		return ""
+	}
+	if last := e.state.applied.Outcomes[i]; !made(last) {
+		return last.Drift // not put right yet
 	}
 	if seen.Present {
 		return cmp.Or(seen.Differs, "it differs")

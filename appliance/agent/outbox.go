@@ -56,6 +56,9 @@ func mergeFacts(older, newer *wire.Facts) *wire.Facts {
 	if merged.Carried == nil {
 		merged.Carried = older.Carried
 	}
+	if merged.Requests == nil {
+		merged.Requests = older.Requests
+	}
 	return &merged
 }
 

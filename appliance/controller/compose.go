@@ -100,6 +100,13 @@ func (c *Controller) declare(ctx context.Context, nodes []appliance.NodeID) erro
 	if nodes == nil {
 		nodes = slices.Sorted(maps.Keys(records.Approved))
 	}
+	signed, err := c.certify(ctx, records.Approved, nodes)
+	if err == nil && signed {
+		records, err = c.cfg.Store.Snapshot(ctx)
+	}
+	if err != nil {
+		return err
+	}
 	var all []told
 	var failed []error
 	for _, id := range nodes {

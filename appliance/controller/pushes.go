@@ -203,6 +203,11 @@ func (c *Controller) pushPlan(ctx context.Context, a asked) (any, error) {
 	if err := c.cfg.Store.ApprovePlans(ctx, a.by, changed); err != nil {
 		return nil, err
 	}
+	for id, plan := range changed {
+		if slices.ContainsFunc(plan.Instances, func(i resolve.Instance) bool { return len(i.Certificates) > 0 }) {
+			c.due.add(id) // for a key that is known already there may be another name to sign
+		}
+	}
 	done, err := c.issueAll(ctx, p.Snapshot, all)
 	if err := errors.Join(append(failed, err)...); err != nil {
 		return nil, err

@@ -49,7 +49,10 @@ func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict 
 			}
 		}
 	})
-	_, err = c.cfg.Store.RecordReport(ctx, id, h.Sequence, h.Time, report, superseded)
+	recorded, err := c.cfg.Store.RecordReport(ctx, id, h.Sequence, h.Time, report, superseded)
+	if recorded && report.Facts != nil && report.Facts.Requests != nil {
+		c.due.add(id) // there may be something to sign
+	}
 	return c.judged(fmt.Sprintf("record report %d of %s", h.Sequence, id), err)
 }
 

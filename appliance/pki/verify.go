@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"crypto/ecdsa"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
@@ -149,4 +150,19 @@ func pool(authority *x509.Certificate) *x509.CertPool {
 		p.AddCert(authority)
 	}
 	return p
+}
+
+// Certifies refuses a certificate that is not for exactly this key and these names, sorted.
+func Certifies(der []byte, key *ecdsa.PublicKey, names []string) error {
+	cert, err := parse(der)
+	if err != nil {
+		return err
+	}
+	if !key.Equal(cert.PublicKey) {
+		return appliance.Errorf(appliance.Invalid, "use certificate: it is for another key")
+	}
+	if have := slices.Sorted(slices.Values(cert.DNSNames)); !slices.Equal(have, names) {
+		return appliance.Errorf(appliance.Invalid, "use certificate: it is for %s, not for %s", appliance.Quote(strings.Join(have, ", ")), strings.Join(names, ", "))
+	}
+	return nil
 }

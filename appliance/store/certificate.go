@@ -4,34 +4,13 @@ import (
 	"bytes"
 	"context"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/novox/mesh/appliance"
-	"github.com/novox/mesh/appliance/render"
+	"github.com/novox/mesh/appliance/certificates"
 	"github.com/novox/mesh/appliance/wire"
 )
-
-// Certificate is one that was issued to an instance.
-type Certificate struct {
-	Node     appliance.NodeID
-	Instance appliance.InstanceName
-	Name     string   // the manifest's
-	Names    []string // sorted
-	Request  []byte   // what it was issued for
-	DER      []byte
-	Serial   string
-	IssuedAt time.Time
-	EndsAt   time.Time
-}
-
-// CertificateRequest is a key that a node asks to have certified.
-type CertificateRequest struct {
-	Node appliance.NodeID
-	render.CertificateKey
-	Request []byte
-}
 
 func queueRequests(b *pgx.Batch, node appliance.NodeID, sequence uint64, requests []wire.CertificateRequest) {
 	b.Queue(`UPDATE report SET requests = $2 WHERE node = $1`, node, sequence)
@@ -47,18 +26,18 @@ func queueRequests(b *pgx.Batch, node appliance.NodeID, sequence uint64, request
 	}
 }
 
-// CertificateRequests gives what nodes ask for, of one node or, without one, of all.
-func (s *Store) CertificateRequests(ctx context.Context, node appliance.NodeID) (all []CertificateRequest, err error) {
+// CertificateRequests gives what nodes ask for, replaced whole with what each said last.
+func (s *Store) CertificateRequests(ctx context.Context) (all []certificates.Request, err error) {
 	err = s.read(ctx, "read certificate requests", func(tx pgx.Tx) error {
-		all, err = rows[CertificateRequest](ctx, tx, `
-			SELECT node, instance, name, request FROM certificate_request WHERE $1 = '' OR node = $1 ORDER BY node, instance, name`, node)
+		all, err = rows[certificates.Request](ctx, tx, `
+			SELECT node, instance, name, request FROM certificate_request ORDER BY node, instance, name`)
 		return err
 	})
 	return all, err
 }
 
 // Certificates gives the present ones.
-func (s *Store) Certificates(ctx context.Context) (all []Certificate, err error) {
+func (s *Store) Certificates(ctx context.Context) (all []certificates.Certificate, err error) {
 	err = s.read(ctx, "read certificates", func(tx pgx.Tx) error {
 		all, err = presentCertificates(ctx, tx)
 		return err
@@ -66,14 +45,14 @@ func (s *Store) Certificates(ctx context.Context) (all []Certificate, err error)
 	return all, err
 }
 
-func presentCertificates(ctx context.Context, tx pgx.Tx) ([]Certificate, error) {
-	return rows[Certificate](ctx, tx, `
+func presentCertificates(ctx context.Context, tx pgx.Tx) ([]certificates.Certificate, error) {
+	return rows[certificates.Certificate](ctx, tx, `
 		SELECT node, instance, name, names, request, der, serial, issued_at, ends_at FROM certificate WHERE present ORDER BY node, instance, name`)
 }
 
-// IssueCertificate records what issue signs in the place of the present one, unless that is for the same request and names already and
+// IssueCertificate records a certificate in the place of the present one, unless that is for the same request and names already and
 // renew is false: two who issue together agree on the first. It says whether anything changed.
-func (s *Store) IssueCertificate(ctx context.Context, by By, c Certificate, renew bool) (issued bool, err error) {
+func (s *Store) IssueCertificate(ctx context.Context, by By, c certificates.Certificate, renew bool) (issued bool, err error) {
 	err = s.change(ctx, "issue certificate "+c.Name+" of instance "+string(c.Instance), by, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT 1 FROM node WHERE id = $1 FOR NO KEY UPDATE`, c.Node); err != nil {
 			return err

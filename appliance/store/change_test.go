@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/certificates"
 	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/store"
 	"github.com/novox/mesh/appliance/store/storetest"
@@ -74,7 +75,7 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			return s.ApprovePlans(ctx, by, map[appliance.NodeID]resolve.Plan{g.Hub.ID: {Version: 1, Node: g.Hub.ID}})
 		}},
 		"IssueCertificate": {what: "certificate issue", change: func(s *store.Store, g store.Genesis, by store.By) error {
-			_, err := s.IssueCertificate(ctx, by, store.Certificate{Node: g.Hub.ID, Instance: "web", Name: "web", Names: []string{"web.internal"},
+			_, err := s.IssueCertificate(ctx, by, certificates.Certificate{Node: g.Hub.ID, Instance: "web", Name: "web", Names: []string{"web.internal"},
 				Request: []byte("r"), DER: []byte("c"), Serial: "1", IssuedAt: start, EndsAt: start.Add(time.Hour)}, false)
 			return err
 		}},

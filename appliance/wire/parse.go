@@ -13,7 +13,7 @@ const (
 	MaxLines    = 50     // of a log
 	MaxText     = 4096   // bytes of one text
 	maxCarried  = 1000
-	maxRequests = 1000
+	MaxRequests = 1000
 )
 
 // ParseReport reads and checks a report's body. One that carries neither an account nor a fact is a heartbeat and refused (NODE-6).
@@ -65,7 +65,7 @@ func ParseReport(body []byte) (Report, error) {
 		}
 	}
 	if r.Facts != nil && r.Facts.Requests != nil {
-		if len(*r.Facts.Requests) > maxRequests {
+		if len(*r.Facts.Requests) > MaxRequests {
 			return refuse("more than 1000 certificate requests")
 		}
 		for _, q := range *r.Facts.Requests {

@@ -60,7 +60,7 @@ var directions = []struct {
 	{from: []string{"appliance/agent"}, never: []string{"appliance/controller", "appliance/store", "appliance/resolve"}, tests: true},
 	// The domain decides; it neither keeps nor sends.
 	{
-		from: []string{"appliance/wire", "appliance/manifest", "appliance/catalogue", "appliance/ports", "appliance/overlay", "appliance/busauth",
+		from: []string{"appliance/wire", "appliance/manifest", "appliance/certificates", "appliance/catalogue", "appliance/ports", "appliance/overlay", "appliance/busauth",
 			"appliance/pki", "appliance/enrol", "appliance/membership", "appliance/resolve", "appliance/render"},
 		never:   []string{"appliance/store", "appliance/bus", "appliance/controller", "appliance/agent", "embedded"},
 		except:  []string{"appliance/agent/host"}, // the structs of desired state, which imports nothing but vocabulary

@@ -121,10 +121,12 @@ func (m Machine) Runner(kind wire.ResourceKind) Processes {
 
 // Machine is everything together.
 type Machine struct {
-	Effectors    map[wire.ResourceKind]Effector // all kinds but what runs, and the overlay
-	Processes    Processes
-	Containers   Processes // nil: the machine has no engine
-	Overlay      Overlay
+	Effectors  map[wire.ResourceKind]Effector // all kinds but what runs, and the overlay
+	Processes  Processes
+	Containers Processes // nil: the machine has no engine
+	Overlay    Overlay
+	// Request gives what the mesh has to sign for a certificate resource, the same for as long as its key is; nil where there is no key yet.
+	Request      func(ctx context.Context, r wire.Resource) ([]byte, error)
 	Capabilities func() wire.Capabilities
 	Warnings     func() []wire.Warning      // standing conditions of the machine itself; nil: it has none
 	MachineID    func() string              // hash of the machine's id

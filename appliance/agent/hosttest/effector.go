@@ -22,7 +22,7 @@ type thing struct {
 	undo    func(before json.RawMessage) (kept bool, err error)
 }
 
-// effector is the same for the four kinds; make reads the spec.
+// effector is the same for every kind; make reads the spec.
 type effector struct {
 	m    *Machine
 	make func(*Machine, wire.Resource) (thing, error)

@@ -28,6 +28,7 @@ type Machine struct {
 	packages     map[string]bool
 	users        map[string]string // name -> home
 	paths        map[string]Entry
+	keys         map[string]certified // by the certificate's folder
 	processes    map[string]*process
 	overlay      host.OverlayState
 	peers        map[string]host.OverlayPeerState
@@ -62,7 +63,7 @@ type failure struct {
 func New() *Machine {
 	kinds := slices.Clone(wire.ResourceKinds)
 	return &Machine{
-		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{},
+		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{}, keys: map[string]certified{},
 		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, nextPID: 100,
 		space:     disk.Space{Free: 60 << 30, Total: 100 << 30},
 		machineID: string(appliance.DigestOf([]byte("fake machine"))),
@@ -76,9 +77,9 @@ func (m *Machine) Host() host.Machine {
 	return host.Machine{
 		Effectors: map[wire.ResourceKind]host.Effector{
 			wire.Package: effector{m, packageThing}, wire.User: effector{m, userThing},
-			wire.Directory: effector{m, directoryThing}, wire.File: effector{m, fileThing},
+			wire.Directory: effector{m, directoryThing}, wire.File: effector{m, fileThing}, wire.Certificate: effector{m, certificateThing},
 		},
-		Processes: processes{m}, Overlay: overlay{m},
+		Processes: processes{m}, Overlay: overlay{m}, Request: m.request,
 		Capabilities: func() wire.Capabilities { m.mu.Lock(); defer m.mu.Unlock(); return m.capabilities },
 		Warnings:     func() []wire.Warning { m.mu.Lock(); defer m.mu.Unlock(); return m.warnings },
 		MachineID:    func() string { m.mu.Lock(); defer m.mu.Unlock(); return m.machineID },

@@ -96,7 +96,12 @@ func (d directories) Do(_ context.Context, r wire.Resource) error {
 			return err
 		}
 	}
-	p, err := walk(s.Path)
+	return makeFolder(s.Path, want)
+}
+
+// makeFolder makes the folder where it is missing, and gives it its attributes.
+func makeFolder(at string, want attributes) error {
+	p, err := walk(at)
 	if err != nil {
 		return err
 	}
@@ -113,7 +118,7 @@ func (d directories) Do(_ context.Context, r wire.Resource) error {
 			return err
 		}
 		if f == nil {
-			return appliance.Errorf(appliance.Conflict, "make folder %s: somebody removed it meanwhile", s.Path)
+			return appliance.Errorf(appliance.Conflict, "make folder %s: somebody removed it meanwhile", at)
 		}
 	}
 	defer f.Close()
@@ -163,15 +168,20 @@ func (d directories) Undo(_ context.Context, r wire.Resource, undo json.RawMessa
 		}
 		return false, nil
 	}
+	return false, p.removeAll()
+}
+
+// removeAll removes what is at the place with everything beneath it, and follows no link out of it.
+func (p place) removeAll() error {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", p.fd()))
 	if err != nil {
-		return false, p.fail("remove", err)
+		return p.fail("remove", err)
 	}
 	defer root.Close()
 	if err := root.RemoveAll(p.name); err != nil {
-		return false, p.fail("remove", err)
+		return p.fail("remove", err)
 	}
-	return false, p.sync()
+	return p.sync()
 }
 
 // dataList knows every data folder ever made here and its owner, so that neither goes with something around it, and that a user who has

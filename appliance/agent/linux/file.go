@@ -107,12 +107,7 @@ func (f files) Do(ctx context.Context, r wire.Resource) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", s.Path, err)
 	}
-	p, err := walk(s.Path)
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	return p.write([]byte(s.Content), want)
+	return writeFile(s.Path, []byte(s.Content), want)
 }
 
 func (files) Undo(_ context.Context, r wire.Resource, undo json.RawMessage) (bool, error) {
@@ -147,10 +142,28 @@ func (files) Undo(_ context.Context, r wire.Resource, undo json.RawMessage) (boo
 	case f == nil:
 		return false, nil
 	}
+	return false, p.remove()
+}
+
+// remove removes the file at the place.
+func (p place) remove() error {
 	if err := unix.Unlinkat(p.fd(), p.name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return false, p.fail("remove", err)
+		return p.fail("remove", err)
 	}
-	return false, p.sync()
+	return p.sync()
+}
+
+// writeFile puts a file at a path; without content it removes the one there.
+func writeFile(at string, content []byte, a attributes) error {
+	p, err := walk(at)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if content == nil {
+		return p.remove()
+	}
+	return p.write(content, a)
 }
 
 // write puts a whole new file at the place, durably; what is there must be a file or nothing.

@@ -46,11 +46,13 @@ func New(c Config) (host.Machine, error) {
 	net := newOverlay(c)
 	return host.Machine{
 		Effectors: map[wire.ResourceKind]host.Effector{
-			wire.Package:   packages{},
-			wire.User:      users{data},
-			wire.Directory: directories{data, filepath.Join(c.Installation.Dir, "modules")},
-			wire.File:      files{},
+			wire.Package:     packages{},
+			wire.User:        users{data},
+			wire.Directory:   directories{data, filepath.Join(c.Installation.Dir, "modules")},
+			wire.File:        files{},
+			wire.Certificate: certificates{},
 		},
+		Request:      request,
 		Processes:    processes{c, keeperFor(c)},
 		Overlay:      net,
 		Capabilities: capabilities(c),

@@ -1,0 +1,75 @@
+package controller
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/certificates"
+	"github.com/novox/mesh/appliance/pki"
+	"github.com/novox/mesh/appliance/resolve"
+	"github.com/novox/mesh/appliance/store"
+)
+
+// restAfterKey is the least time between certificates for one key after another.
+const restAfterKey = 5 * time.Second
+
+// certify signs what these nodes ask for and their approved plans name (PKI-3). It comes before they are rendered, so that what a kill
+// left undone is made up for. A request that cannot be answered leaves its resource waiting, and nothing else.
+func (c *Controller) certify(ctx context.Context, approved map[appliance.NodeID]store.ApprovedPlan, nodes []appliance.NodeID) (signed bool, err error) {
+	requests, err := c.cfg.Store.CertificateRequests(ctx)
+	if err != nil || len(requests) == 0 {
+		return false, err
+	}
+	plans := map[appliance.NodeID]resolve.Plan{}
+	for _, r := range requests {
+		if _, known := plans[r.Node]; known || !slices.Contains(nodes, r.Node) {
+			continue
+		}
+		if a, ok := approved[r.Node]; ok {
+			if plans[r.Node], err = a.Plan(); err != nil {
+				return false, err
+			}
+		}
+	}
+	issued, err := c.cfg.Store.Certificates(ctx)
+	if err != nil {
+		return false, err
+	}
+	due, later := certificates.Due(plans, requests, issued, time.Now(), restAfterKey)
+	for _, want := range due {
+		if err := c.sign(&want); err != nil {
+			c.log.Warn("certificate not issued", "node", want.Node, "instance", want.Instance, "name", want.Name, "err", err)
+			continue
+		}
+		if _, err := c.cfg.Store.IssueCertificate(ctx, own(), want, false); err != nil {
+			return false, err
+		}
+		signed = true
+	}
+	if len(later) > 0 {
+		time.AfterFunc(restAfterKey, func() { c.due.add(later...) })
+	}
+	return signed, nil
+}
+
+// sign completes a certificate that is due.
+func (c *Controller) sign(want *certificates.Certificate) error {
+	key, err := pki.ParseRequest(want.Request)
+	if err != nil {
+		return err
+	}
+	der, err := c.cfg.Authority.Issue(pki.Request{Public: key, Names: want.Names, Usage: pki.Server | pki.Client, Now: time.Now()})
+	if err != nil {
+		return err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return fmt.Errorf("read what was signed: %w", err)
+	}
+	want.DER, want.Serial, want.IssuedAt, want.EndsAt = der, pki.Serial(leaf), time.Now(), leaf.NotAfter
+	return nil
+}
