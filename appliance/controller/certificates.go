@@ -15,7 +15,7 @@ import (
 )
 
 // restAfterKey is the least time between certificates for one key after another.
-const restAfterKey = 5 * time.Second
+const restAfterKey = 2 * time.Second
 
 // certify signs what these nodes ask for and their approved plans name (PKI-3). It comes before they are rendered, so that what a kill
 // left undone is made up for. A request that cannot be answered leaves its resource waiting, and nothing else.
