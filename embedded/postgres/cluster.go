@@ -99,7 +99,7 @@ var checksums = regexp.MustCompile(`(?m)^Data page checksum version:\s+(\d+)$`)
 // silently corrupt what it acknowledged, be it only by its own files: somebody
 // has run it that way, or means to.
 func (s *Server) check(ctx context.Context) error {
-	made, err := madeBy(s.cfg.Data)
+	made, err := MadeBy(s.cfg.Data)
 	if err != nil {
 		return fmt.Errorf("%s is not a cluster: move it away or restore it from a backup: %w", s.cfg.Data, err)
 	}
@@ -108,7 +108,7 @@ func (s *Server) check(ctx context.Context) error {
 		return fmt.Errorf("PostgreSQL in %s: %w", s.cfg.Bin, err)
 	}
 	if made != binaries.major {
-		return &WrongMajor{Data: s.cfg.Data, Have: made, Want: binaries.major}
+		return &WrongMajor{Data: s.cfg.Data, Have: made, Want: binaries.major, Bin: s.cfg.Bin}
 	}
 	control, err := s.tool(ctx, "pg_controldata", "-D", s.cfg.Data)
 	if err != nil {
