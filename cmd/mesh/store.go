@@ -87,10 +87,12 @@ func upgradeStore(c *cobra.Command, g *global, i installation.Installation, r in
 	return g.show(c, end, func(w io.Writer) {
 		if p.Stage == cluster.Done {
 			fmt.Fprintf(w, "The records of mesh %s are in a cluster of PostgreSQL %d, the newest here: there is nothing to upgrade.\n", p.Mesh, p.To.Major)
-			return
+		} else {
+			fmt.Fprintf(w, "\nThe records of mesh %s are in PostgreSQL %d after %.1f s.\n", p.Mesh, p.To.Major, time.Since(begun).Seconds())
 		}
-		fmt.Fprintf(w, "\nThe records of mesh %s are in PostgreSQL %d after %.1f s.\nThe cluster of PostgreSQL %d is kept, %s. When nobody needs it any more:\n\n  rm -r %s\n",
-			p.Mesh, p.To.Major, time.Since(begun).Seconds(), p.From.Major, mebibytes(p.Size), p.Kept)
+		if p.Kept != "" {
+			fmt.Fprintf(w, "The cluster of PostgreSQL %d is kept, %s. When nobody needs it any more:\n\n  rm -r %s\n", p.From.Major, mebibytes(p.Size), p.Kept)
+		}
 	})
 }
 

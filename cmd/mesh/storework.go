@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -32,6 +33,8 @@ type told struct {
 	Plan  *cluster.Plan    `json:"plan,omitempty"`
 	Error *appliance.Error `json:"error,omitempty"`
 }
+
+const maxTold = 1 << 20 // of all lines together
 
 // The kinds of work.
 const (
@@ -68,12 +71,12 @@ func storeWork(ctx context.Context, what string, i installation.Installation, o 
 		}
 		return err
 	}
-	p, err := cluster.Look(i, o)
-	if err != nil || what == workPlan {
+	if what == workPlan {
+		p, err := cluster.Look(i, o)
 		tell(told{Plan: &p})
 		return err
 	}
-	return cluster.Move(ctx, i, o, p, func(e genesis.Event) { tell(told{Event: e, Took: e.Took}) })
+	return cluster.Move(ctx, i, o, func(e genesis.Event) { tell(told{Event: e, Took: e.Took}) })
 }
 
 // hubUser does the work of an installation.
@@ -95,8 +98,8 @@ func (h hubUser) plan(ctx context.Context) (p cluster.Plan, err error) {
 
 func (h hubUser) move(ctx context.Context, tell func(genesis.Event)) error {
 	return h.work(ctx, workMove, func(t told) {
-		if t.Event.Took = t.Took; t.State != "" {
-			tell(t.Event)
+		if t.State != "" {
+			tell(genesis.Event{Step: plain(t.Step), State: t.State, Text: plain(t.Text), Took: t.Took})
 		}
 	})
 }
@@ -147,7 +150,7 @@ func (h hubUser) work(ctx context.Context, what string, hear func(told)) error {
 		return fmt.Errorf("work as user %s: %w", serve.User, err)
 	}
 	var said *appliance.Error
-	for lines := json.NewDecoder(out); ; {
+	for lines := json.NewDecoder(io.LimitReader(out, maxTold)); ; {
 		var t told
 		if err := lines.Decode(&t); err != nil {
 			break // its end

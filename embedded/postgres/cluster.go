@@ -74,6 +74,20 @@ func removeAll(ctx context.Context, path string) error {
 	}
 }
 
+// Remove removes a cluster that nobody needs and its socket folder, after what
+// is left of a server in it has ended.
+func Remove(ctx context.Context, data, socket string) error {
+	if err := (&Server{cfg: Config{Data: data, Socket: socket}}).clear(ctx); err != nil {
+		return err
+	}
+	for _, path := range []string{data, data + ".tmp", socket} {
+		if err := removeAll(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // folder makes a private folder that belongs to whom the server runs as.
 func (s *Server) folder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {

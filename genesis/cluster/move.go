@@ -32,22 +32,46 @@ type move struct {
 	log      *os.File
 }
 
-// Move carries the plan out. Killed anywhere, the next Look and Move finish it: until the switch the old cluster stands untouched and
-// everything begins anew, afterwards the new one does.
-func Move(ctx context.Context, i installation.Installation, o Options, p Plan, tell func(genesis.Event)) error {
-	m := &move{install: i, options: o, plan: p}
-	defer m.close()
-	release, err := m.lock(ctx)
+// Move does what Look plans. Killed anywhere, the next Move finishes it: until the switch the old cluster stands untouched and everything
+// begins anew, afterwards the new one does.
+func Move(ctx context.Context, i installation.Installation, o Options, tell func(genesis.Event)) error {
+	p, err := Look(i, o)
+	if err == nil && p.Stage != Done {
+		var release func()
+		if release, err = hold(ctx, i); err != nil {
+			return err
+		}
+		defer release()
+		p, err = Look(i, o) // the rest of a killed one may have come to its end meanwhile
+	}
 	if err != nil {
 		return err
 	}
-	defer release()
+	m := &move{install: i, options: o, plan: p}
+	defer m.close()
 	for _, s := range m.steps() {
 		if err := genesis.Take(s.name, tell, func() error { return s.do(ctx) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hold keeps the hub's own process away, as that process would another.
+func hold(ctx context.Context, i installation.Installation) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockWithin)
+	defer cancel()
+	for {
+		release, err := installation.Hold(serve.LockFile(i), "mesh store upgrade")
+		if appliance.KindOf(err) != appliance.Conflict {
+			return release, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 type step struct {
@@ -76,39 +100,17 @@ func (m *move) steps() []step {
 	return append(steps, step{"note where the programs are", m.note}, step{"remove what is not needed any more", m.tidy})
 }
 
-// lock keeps the hub's own process away, as that process would another.
-func (m *move) lock(ctx context.Context) (release func(), err error) {
-	if m.plan.Stage == Done {
-		return func() {}, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lockWithin)
-	defer cancel()
-	for {
-		release, err := installation.Hold(serve.LockFile(m.install), "mesh store upgrade")
-		if appliance.KindOf(err) != appliance.Conflict {
-			return release, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // beside is a path next to the cluster. Sockets have names no longer than the one the hub uses.
 func (m *move) beside(name string) string {
 	return filepath.Join(filepath.Dir(serve.Cluster(m.install)), name)
 }
 func (m *move) dump() string { return serve.Cluster(m.install) + ".dump" }
 
-func (m *move) tidy(context.Context) error {
-	for _, path := range []string{serve.NewCluster(m.install), serve.NewCluster(m.install) + ".tmp", m.dump(), m.beside("old"), m.beside("new")} {
-		if err := os.RemoveAll(path); err != nil {
-			return err
-		}
+func (m *move) tidy(ctx context.Context) error {
+	if err := postgres.Remove(ctx, serve.NewCluster(m.install), m.beside("new")); err != nil {
+		return err
 	}
-	return nil
+	return errors.Join(os.RemoveAll(m.dump()), os.RemoveAll(m.beside("old")))
 }
 
 func (m *move) startOld(ctx context.Context) (err error) {

@@ -35,7 +35,7 @@ type Plan struct {
 	Mesh string `json:"mesh"` // its name
 	From Side   `json:"from"`
 	To   Side   `json:"to"`
-	Kept string `json:"kept"` // where the old cluster stays
+	Kept string `json:"kept"` // where the old cluster stays; once Done: that of an earlier upgrade, if it is still there
 	Size int64  `json:"size"` // of it, in bytes
 	// Stage says how far an earlier run came.
 	Stage Stage `json:"stage"`
@@ -74,8 +74,8 @@ func Look(i installation.Installation, o Options) (Plan, error) {
 	p.From, p.Kept = Side{Major: made}, kept(i, made)
 	switch {
 	case made == p.To.Major:
-		p.Stage, p.Kept = Done, ""
-		return p, nil
+		p.Stage = Done
+		return p, p.earlier(i, made-1)
 	case made > p.To.Major:
 		return p, appliance.Errorf(appliance.Conflict, "upgrade the store: cluster %s was made by PostgreSQL %d, and the newest here is %d", serve.Cluster(i), made, p.To.Major).
 			WithHint("it goes to a newer major only: install one, or name the folder of its programs with --to-bin")
@@ -107,14 +107,26 @@ const spare = 128 << 20
 // whole, so nothing has to be looked at again.
 func cutShort(i installation.Installation, p Plan, gone error) (Plan, error) {
 	made, err := postgres.MadeBy(serve.NewCluster(i))
-	for major := made - 1; err == nil && major > 0; major-- {
-		if _, e := os.Lstat(kept(i, major)); e == nil {
-			p.Stage, p.From.Major, p.To.Major, p.Kept = Switch, major, made, kept(i, major)
-			p.Size, err = size(p.Kept)
-			return p, err
-		}
+	if err == nil {
+		p.Stage, p.To.Major = Switch, made
+		err = p.earlier(i, made-1)
+	}
+	if err == nil && p.Kept != "" {
+		return p, nil
 	}
 	return p, appliance.Errorf(appliance.NotFound, "upgrade the store: there is no cluster: %w", gone).WithHint("is the disk with the store mounted? otherwise restore a backup")
+}
+
+// earlier finds the newest cluster that an upgrade has kept, of no newer a major.
+func (p *Plan) earlier(i installation.Installation, major int) (err error) {
+	for p.From, p.Kept = (Side{}), ""; major > 0; major-- {
+		if _, e := os.Lstat(kept(i, major)); e == nil {
+			p.From.Major, p.Kept = major, kept(i, major)
+			p.Size, err = size(p.Kept)
+			return err
+		}
+	}
+	return nil
 }
 
 func kept(i installation.Installation, major int) string {
@@ -171,15 +183,17 @@ func install(major int) string {
 	return "mesh store upgrade --from-bin DIR"
 }
 
-// size adds up the files of a folder.
+// size adds up the files of a folder, in which somebody may be at work.
 func size(dir string) (total int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
+		if err == nil && !e.IsDir() {
+			var info fs.FileInfo
+			if info, err = e.Info(); err == nil {
+				total += info.Size()
+			}
 		}
-		info, err := e.Info()
-		if err == nil {
-			total += info.Size()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
 		return err
 	})

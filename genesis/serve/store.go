@@ -32,7 +32,7 @@ func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
 		if _, e := postgres.MadeBy(NewCluster(h.install)); e == nil {
 			return "", nil, appliance.Errorf(appliance.Conflict, "start store: mesh store upgrade was cut short before its last step: %w", err).WithNext("mesh store upgrade")
 		}
-		return "", nil, h.gone(err)
+		return "", nil, h.gone(fmt.Errorf("there is no %s", filepath.Join(Cluster(h.install), "PG_VERSION")))
 	}
 	bin, err := Programs(h.install, h.settings)
 	if err != nil {
