@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -29,7 +30,7 @@ type move struct {
 	options  Options
 	plan     Plan
 	old, new *postgres.Server
-	log      *os.File
+	log      io.WriteCloser
 }
 
 // Move does what Look plans. Killed anywhere, the next Move finishes it: until the switch the old cluster stands untouched and everything
