@@ -113,6 +113,9 @@ func (i Installation) Module(instance appliance.InstanceName) string {
 	return i.path("modules", string(instance))
 }
 
+// Artifacts holds the unpacked artifacts of kind files.
+func (i Installation) Artifacts() string { return i.path("artifacts") }
+
 func (i Installation) Run() string { return i.path("run") }
 
 // ProcessDir is the folder of the supervisor of one process.

@@ -126,7 +126,9 @@ type Machine struct {
 	Containers Processes // nil: the machine has no engine
 	Overlay    Overlay
 	// Request gives what the mesh has to sign for a certificate resource, the same for as long as its key is; nil where there is no key yet.
-	Request      func(ctx context.Context, r wire.Resource) ([]byte, error)
+	Request func(ctx context.Context, r wire.Resource) ([]byte, error)
+	// Collect removes artifacts that are not among these (DEC-14). It is called when all is well without them.
+	Collect      func(ctx context.Context, keep []appliance.Digest) error
 	Capabilities func() wire.Capabilities
 	Warnings     func() []wire.Warning      // standing conditions of the machine itself; nil: it has none
 	MachineID    func() string              // hash of the machine's id

@@ -44,6 +44,7 @@ func New(c Config) (host.Machine, error) {
 	}
 	data := &dataList{path: filepath.Join(c.Installation.Node(), "data.json")}
 	net := newOverlay(c)
+	tree := trees{c.Installation, &seenFiles{times: map[string]int64{}}}
 	return host.Machine{
 		Effectors: map[wire.ResourceKind]host.Effector{
 			wire.Package:     packages{},
@@ -51,8 +52,10 @@ func New(c Config) (host.Machine, error) {
 			wire.Directory:   directories{data, filepath.Join(c.Installation.Dir, "modules")},
 			wire.File:        files{},
 			wire.Certificate: certificates{},
+			wire.Artifact:    tree,
 		},
 		Request:      request,
+		Collect:      tree.collect,
 		Processes:    processes{c, keeperFor(c)},
 		Overlay:      net,
 		Capabilities: capabilities(c),
