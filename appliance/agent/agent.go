@@ -114,7 +114,7 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	a := &Agent{cfg: cfg, state: s, declarations: newLatest(), memberships: newLatest(), health: make(chan struct{}, 1),
 		refusals: make(chan refusal, 16), notices: make(chan struct{}, 1), warned: map[string]time.Time{}, run: appliance.NewRunID()}
 	s.reserve = disk.Ballast{Path: filepath.Join(cfg.Dir, "reserve"), Size: cfg.Reserve}
-	a.engine = &Engine{machine: cfg.Machine, state: s, overlay: a.overlay, room: a.room}
+	a.engine = &Engine{machine: cfg.Machine, state: s, overlay: a.overlay, room: a.room, meanwhile: a.meanwhile}
 	a.watch = newWatch(cfg.Machine, func() {
 		select {
 		case a.health <- struct{}{}:
@@ -269,11 +269,18 @@ func (a *Agent) hearDeclaration(ctx context.Context, doc document) {
 }
 
 func (a *Agent) hearMembership(ctx context.Context, doc document) {
+	if a.takeMembership(ctx, doc) && !clean(a.state.applied.Outcomes) {
+		a.reapply(ctx) // what failed may have waited for a member
+	}
+}
+
+// takeMembership says whether it is another one than before.
+func (a *Agent) takeMembership(ctx context.Context, doc document) bool {
 	defer a.outbox.hurry() // who says it has raised the streams
 	err := wire.Judge(a.member.number, a.member.digest, doc.number, doc.digest)
 	if err == nil && a.members != nil && doc.number == a.member.number {
 		a.beat(ctx) // sent again by a controller that came back: it wants to know who is there
-		return
+		return false
 	}
 	var m wire.Membership
 	if err == nil {
@@ -284,15 +291,13 @@ func (a *Agent) hearMembership(ctx context.Context, doc document) {
 	}
 	if err != nil {
 		a.refuse(wire.KindMembership, err)
-		return
+		return false
 	}
 	a.accept(wire.KindMembership)
 	a.member, a.members = doc, &m
 	a.setOverlay(ctx)
 	a.snapshot()
-	if !clean(a.state.applied.Outcomes) {
-		a.reapply(ctx) // what failed may have waited for a member
-	}
+	return true
 }
 
 // setOverlay brings the overlay in line with the membership where it is declared. What fails is tried again.
@@ -346,6 +351,7 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 	a.watch.set(ctx, desired)
 	if clean(outcomes) {
 		a.retry = 0
+		a.collect(ctx, desired)
 	} else {
 		a.retry = min(max(time.Second, 2*a.retry), 5*time.Minute)
 		a.again(a.retry)

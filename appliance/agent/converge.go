@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -71,6 +72,7 @@ func blocked(r wire.Resource, done map[string]wire.Status) string {
 // watchers gives what runs and has to do something when a resource changes: its id -> restart, reload or signal.
 func watchers(desired []wire.Resource, changed string) map[string]string {
 	out := map[string]string{}
+	tree := treeOf(desired, changed)
 	for _, r := range desired {
 		var spec wire.Run
 		if !r.Kind.Runs() || json.Unmarshal(r.Spec, &spec) != nil {
@@ -78,9 +80,21 @@ func watchers(desired []wire.Resource, changed string) map[string]string {
 		}
 		if action := spec.OnChange[changed]; action != "" && action != "none" {
 			out[r.ID] = action
+		} else if tree != "" && bytes.Contains(r.Spec, []byte(tree)) {
+			out[r.ID] = "restart" // it has a folder or files open that are gone
 		}
 	}
 	return out
+}
+
+// treeOf is where the tree of an artifact lies; empty for any other resource.
+func treeOf(desired []wire.Resource, id string) string {
+	var spec wire.ArtifactSpec
+	i := slices.IndexFunc(desired, func(r wire.Resource) bool { return r.ID == id && r.Kind == wire.Artifact })
+	if i < 0 || json.Unmarshal(desired[i].Spec, &spec) != nil {
+		return ""
+	}
+	return spec.Path
 }
 
 // waits says whether something that a process watches failed in this pass.

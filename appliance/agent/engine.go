@@ -23,6 +23,8 @@ type Engine struct {
 	room    func() error                      // why nothing new may be made here now; may be nil
 	told    func(wire.Outcome)                // progress; may be nil
 	waking  bool                              // the first pass after the agent started
+
+	meanwhile func(ctx context.Context, step func(context.Context) error) error // runs a step that may take long; may be nil
 }
 
 // Raise applies resources as carried: raised from the binary, before any declaration. It returns the first failure as an error.
@@ -136,7 +138,13 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 		e.state.applied.Records = before // what is not on disk is not begun (DEC-14)
 		return fail("record", err)
 	}
-	if err := effector.Do(ctx, r); err != nil {
+	do := func(ctx context.Context) error { return effector.Do(ctx, r) }
+	if pulls(r.Kind) && e.meanwhile != nil {
+		err = e.meanwhile(ctx, do)
+	} else {
+		err = do(ctx)
+	}
+	if err != nil {
 		return fail("do", err)
 	}
 	if !seen.Matches {

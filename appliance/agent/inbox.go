@@ -75,3 +75,17 @@ func (l *latest) take() (doc document, ok bool) {
 	doc, l.doc = l.doc, document{}
 	return doc, doc.envelope != nil
 }
+
+// newer says whether a document with a higher number waits, and wakes the loop again for it.
+func (l *latest) newer(number appliance.Number) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.doc.envelope == nil || l.doc.number.Compare(number) <= 0 {
+		return false
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return true
+}

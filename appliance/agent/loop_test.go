@@ -328,32 +328,46 @@ func TestRefusalsAreBounded(t *testing.T) {
 	})
 }
 
+// members makes memberships.
+type members struct {
+	*loop
+	wire.Membership
+}
+
+func newMembers(l *loop) *members {
+	return &members{l, wire.Membership{Version: wire.Version, Range: netip.MustParsePrefix("10.64.0.0/16"), Port: 51820, Broker: []string{"192.0.2.1:4222"}}}
+}
+
+func (m *members) add(id appliance.NodeID, name appliance.NodeName, hub bool) {
+	m.t.Helper()
+	keys, err := identity.GenerateNode()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.Members = append(m.Members, wire.Member{ID: id, Name: name, Hub: hub, Key: keys.Public().Overlay, Address: netip.MustParseAddr(fmt.Sprintf("10.64.0.%d", len(m.Members)+1))})
+}
+
+func (m *members) publish(counter uint64) {
+	m.t.Helper()
+	body, err := wire.Encode(m.Membership)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	data, err := wire.Seal(wire.Header{Kind: wire.KindMembership, Version: wire.Version, Mesh: m.cfg.Mesh, From: string(m.cfg.Mesh), To: wire.Everybody,
+		Epoch: 1, Counter: counter, Time: time.Now()}, body, m.key)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.verified(wire.KindMembership, wire.Everybody, m.memberships)(data)
+	synctest.Wait()
+}
+
 // NET-11: an overlay that could not be set is set again, without another membership.
 func TestOverlayIsSetAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop(t)
-		members := wire.Membership{Version: wire.Version, Range: netip.MustParsePrefix("10.64.0.0/16"), Port: 51820, Broker: []string{"192.0.2.1:4222"}}
-		add := func(id appliance.NodeID, name appliance.NodeName, hub bool) {
-			keys, err := identity.GenerateNode()
-			if err != nil {
-				t.Fatal(err)
-			}
-			members.Members = append(members.Members, wire.Member{ID: id, Name: name, Hub: hub, Key: keys.Public().Overlay,
-				Address: netip.MustParseAddr(fmt.Sprintf("10.64.0.%d", len(members.Members)+1))})
-		}
-		publish := func(counter uint64) {
-			body, err := wire.Encode(members)
-			if err != nil {
-				t.Fatal(err)
-			}
-			data, err := wire.Seal(wire.Header{Kind: wire.KindMembership, Version: wire.Version, Mesh: l.cfg.Mesh, From: string(l.cfg.Mesh), To: wire.Everybody,
-				Epoch: 1, Counter: counter, Time: time.Now()}, body, l.key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l.verified(wire.KindMembership, wire.Everybody, l.memberships)(data)
-			synctest.Wait()
-		}
+		members := newMembers(l)
+		add, publish := members.add, members.publish
 		add(appliance.NewNodeID(), "hub", true)
 		l.run(func() {
 			l.declare(1, []wire.Resource{resource("net/overlay/device", wire.OverlaySpec{})})

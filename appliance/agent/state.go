@@ -35,6 +35,8 @@ type applied struct {
 	About    wire.About     `json:"about"`
 	Outcomes []wire.Outcome `json:"outcomes"`
 	Records  []Record       `json:"records"`
+	// Artifacts are those of the present plan and of earlier ones, the last first.
+	Artifacts [][]appliance.Digest `json:"artifacts,omitempty"`
 }
 
 type pending struct {

@@ -28,7 +28,8 @@ type Machine struct {
 	packages     map[string]bool
 	users        map[string]string // name -> home
 	paths        map[string]Entry
-	keys         map[string]certified // by the certificate's folder
+	keys         map[string]certified        // by the certificate's folder
+	trees        map[string]appliance.Digest // by path
 	processes    map[string]*process
 	overlay      host.OverlayState
 	peers        map[string]host.OverlayPeerState
@@ -63,7 +64,7 @@ type failure struct {
 func New() *Machine {
 	kinds := slices.Clone(wire.ResourceKinds)
 	return &Machine{
-		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{}, keys: map[string]certified{},
+		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{}, keys: map[string]certified{}, trees: map[string]appliance.Digest{},
 		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, nextPID: 100,
 		space:     disk.Space{Free: 60 << 30, Total: 100 << 30},
 		machineID: string(appliance.DigestOf([]byte("fake machine"))),
@@ -78,8 +79,9 @@ func (m *Machine) Host() host.Machine {
 		Effectors: map[wire.ResourceKind]host.Effector{
 			wire.Package: effector{m, packageThing}, wire.User: effector{m, userThing},
 			wire.Directory: effector{m, directoryThing}, wire.File: effector{m, fileThing}, wire.Certificate: effector{m, certificateThing},
+			wire.Artifact: effector{m, artifactThing},
 		},
-		Processes: processes{m}, Overlay: overlay{m}, Request: m.request,
+		Processes: processes{m}, Overlay: overlay{m}, Request: m.request, Collect: m.collect,
 		Capabilities: func() wire.Capabilities { m.mu.Lock(); defer m.mu.Unlock(); return m.capabilities },
 		Warnings:     func() []wire.Warning { m.mu.Lock(); defer m.mu.Unlock(); return m.warnings },
 		MachineID:    func() string { m.mu.Lock(); defer m.mu.Unlock(); return m.machineID },

@@ -27,6 +27,9 @@ func (m *Machine) String() string {
 	for _, path := range slices.Sorted(maps.Keys(m.paths)) {
 		lines = append(lines, m.paths[path].command(path))
 	}
+	for _, path := range slices.Sorted(maps.Keys(m.trees)) {
+		lines = append(lines, unpack(path, m.trees[path]))
+	}
 	for _, id := range slices.Sorted(maps.Keys(m.processes)) {
 		p := m.processes[id]
 		word := map[string]string{"running": "start", "backoff": "restart"}[p.running.State]
