@@ -1,7 +1,8 @@
 // Package bundles holds the modules shipped inside the binary, as files. It reads none of them and imports nothing of ours.
 //
-// Two paths are known outside the manifests, because the processes that fill them are parts of the binary: the cluster of mesh-store
-// lies in ${dir}/store/cluster (initdb needs a folder in which it may rename), the streams of mesh-broker in ${dir}/data.
+// Three paths are known outside the manifests, because the processes that fill them are parts of the binary: the cluster of mesh-store
+// lies in ${dir}/store/cluster (initdb needs a folder in which it may rename), the streams of mesh-broker in ${dir}/data, and there too
+// what artifact-store holds.
 package bundles
 
 import (
@@ -21,7 +22,7 @@ type Bundle struct {
 }
 
 // raise is the order in which genesis raises the base bundles: what stands on nothing first.
-var raise = []string{"mesh-store", "mesh-broker", "mesh-network", "mesh-controller"}
+var raise = []string{"mesh-store", "mesh-broker", "mesh-network", "artifact-store", "mesh-controller"}
 
 // Base gives the base bundles in the order in which genesis raises them.
 func Base() []Bundle {

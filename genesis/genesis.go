@@ -27,7 +27,7 @@ type Options struct {
 	Node        appliance.NodeName // of the hub's node; empty: hub
 	Endpoints   []string           // where other machines reach the hub: host or host:port
 	Range       netip.Prefix       // of the overlay; zero: one that overlaps nothing here
-	Ports       serve.Ports        // zero: 4222, 4280, 51820
+	Ports       serve.Ports        // zero: 4222, 4280, 4281, 51820
 	StoreFile   string             // a file with the DSN of an existing server
 	PostgresBin string
 	Log         *slog.Logger
@@ -97,11 +97,6 @@ func run(ctx context.Context, steps []step, tell func(Event)) error {
 	return nil
 }
 
-// Take takes one step that is always done and tells it.
-func Take(name string, tell func(Event), do func() error) error {
-	return run(context.Background(), []step{{name: name, do: func(context.Context) error { return do() }}}, tell)
-}
-
 // prepare fills in what was left open and refuses what cannot be.
 func (o *Options) prepare() error {
 	if o.Ports.Broker == 0 {
@@ -110,12 +105,22 @@ func (o *Options) prepare() error {
 	if o.Ports.Downloads == 0 {
 		o.Ports.Downloads = defaultDownloads
 	}
+	if o.Ports.Artifacts == 0 {
+		o.Ports.Artifacts = serve.DefaultArtifacts
+	}
 	if o.Ports.Overlay == 0 {
 		o.Ports.Overlay = defaultOverlay
 	}
-	if o.Ports.Broker == o.Ports.Downloads {
-		return appliance.Errorf(appliance.Invalid, "genesis: port %d is given to broker and downloads", o.Ports.Broker).
-			WithHint("each listens on a port of its own: --broker-port, --downloads-port")
+	taken := map[uint16]string{}
+	for _, p := range []struct {
+		name string
+		port uint16
+	}{{"broker", o.Ports.Broker}, {"downloads", o.Ports.Downloads}, {"artifacts", o.Ports.Artifacts}} {
+		if taken[p.port] != "" {
+			return appliance.Errorf(appliance.Invalid, "genesis: port %d is given to %s and %s", p.port, taken[p.port], p.name).
+				WithHint("each listens on a port of its own: --broker-port, --downloads-port, --artifacts-port")
+		}
+		taken[p.port] = p.name
 	}
 	if o.Node == "" {
 		o.Node = "hub"
@@ -187,7 +192,7 @@ func (g *genesis) probes(ctx context.Context) error {
 		network string
 		port    uint16
 		what    string
-	}{{"tcp", o.Ports.Broker, "broker"}, {"tcp", o.Ports.Downloads, "downloads"}, {"udp", o.Ports.Overlay, "overlay"}} {
+	}{{"tcp", o.Ports.Broker, "broker"}, {"tcp", o.Ports.Downloads, "downloads"}, {"tcp", o.Ports.Artifacts, "artifacts"}, {"udp", o.Ports.Overlay, "overlay"}} {
 		if err := probe.Port(p.network, p.port, p.what, own); err != nil {
 			return err
 		}

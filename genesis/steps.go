@@ -146,7 +146,7 @@ func (g *genesis) steps() []step {
 		{"stop the agent", nil, g.stopAgent},
 		{"render the base bundles", nil, g.render},
 	}
-	for _, name := range []appliance.InstanceName{serve.StoreModule, "mesh-broker"} {
+	for _, name := range []appliance.InstanceName{serve.StoreModule, "mesh-broker", "artifact-store"} {
 		steps = append(steps, step{"raise " + string(name), nil, func(ctx context.Context) error { return g.raise(ctx, name) }})
 	}
 	return append(steps,

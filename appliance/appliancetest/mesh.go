@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/hosttest"
+	"github.com/novox/mesh/appliance/artifactstore"
 	"github.com/novox/mesh/appliance/bus"
 	"github.com/novox/mesh/appliance/busauth"
 	"github.com/novox/mesh/appliance/client"
@@ -43,18 +45,22 @@ var Range = netip.MustParsePrefix("10.64.0.0/16")
 
 // Mesh is a founded mesh with its hub's agent and its controller running.
 type Mesh struct {
-	ID        appliance.MeshID
-	Keys      identity.MeshKeys
-	Authority *pki.Authority
-	Database  *storetest.Database
-	Store     *store.Store
-	Broker    *natsd.Server
-	Hub       *Node
-	Admin     operators.Credential
-	Log       *Log              // what controller, agents and links say
-	Downloads *downloads.Server // has a file for every architecture; nobody listens
+	ID           appliance.MeshID
+	Keys         identity.MeshKeys
+	Authority    *pki.Authority
+	Database     *storetest.Database
+	Store        *store.Store
+	Broker       *natsd.Server
+	Hub          *Node
+	Admin        operators.Credential
+	Log          *Log              // what controller, agents and links say
+	Downloads    *downloads.Server // has a file for every architecture; nobody listens
+	Artifacts    *artifactstore.Store
+	ArtifactsDir string // where it keeps them
 	// SetUsers stands between controller and broker; nil: nothing does. Set it while the controller does not run.
 	SetUsers func(file []byte) error
+	// Collect and Scrub are the pauses between two; 0: an hour, a day. Set them while the controller does not run.
+	Collect, Scrub time.Duration
 
 	t          testing.TB
 	link       *bus.Link // the controller's
@@ -70,6 +76,7 @@ func New(t testing.TB) *Mesh {
 	der := must(pki.NewAuthority(m.ID, m.Keys.Authority, time.Now()))(t)
 	m.Authority = must(pki.LoadAuthority(m.ID, der, m.Keys.Authority))(t)
 	m.Downloads = newDownloads(t)
+	m.startArtifacts()
 	m.startBroker()
 	m.Database = storetest.NewDatabase(t)
 	m.Store = m.Database.Open(t)
@@ -213,6 +220,19 @@ func newDownloads(t testing.TB) *downloads.Server {
 	return must(downloads.New(4280, &key.PublicKey, files))(t)
 }
 
+// startArtifacts serves an artifact store on a loopback port until the test ends.
+func (m *Mesh) startArtifacts() {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(m.t)
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(m.t)
+	leaf := must(m.Authority.Issue(pki.Request{Public: &key.PublicKey, Names: []string{pki.ArtifactsName(m.ID), "hub.internal"}, Usage: pki.Server, Now: time.Now()}))(m.t)
+	chain := must(pki.Chain(leaf, m.Authority.Certificate.Raw, key))(m.t)
+	m.ArtifactsDir = m.t.TempDir()
+	m.Artifacts = artifactstore.New(artifactstore.Config{Dir: m.ArtifactsDir, Port: uint16(l.Addr().(*net.TCPAddr).Port), Mesh: m.ID,
+		Signing: m.Keys.Signing.Public().(ed25519.PublicKey), MinFree: 1, Grace: time.Millisecond, Log: m.logger("artifacts")})
+	config := pki.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return chain, nil }, m.Authority.Certificate, nil, time.Now)
+	run(m.t, func(ctx context.Context) error { return m.Artifacts.Serve(ctx, l, config) })
+}
+
 // StartController runs the controller, which must not be running, and waits until it answers.
 func (m *Mesh) StartController() {
 	m.t.Helper()
@@ -226,7 +246,7 @@ func (m *Mesh) StartController() {
 	m.controller = run(m.t, func(ctx context.Context) error {
 		defer link.Close()
 		return controller.Run(ctx, controller.Config{Store: m.Store, Link: link, Keys: m.Keys, Authority: m.Authority, SetUsers: users,
-			Downloads: m.Downloads, Log: m.logger("controller")})
+			Downloads: m.Downloads, Artifacts: m.Artifacts, Collect: m.Collect, Scrub: m.Scrub, Log: m.logger("controller")})
 	})
 	m.Wait("the controller answers", func() string {
 		if err := m.Call(operators.OverlayShow, struct{}{}, nil); err != nil {

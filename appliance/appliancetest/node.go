@@ -77,9 +77,13 @@ func (n *Node) Clone() (stop func()) {
 }
 
 func (m *Mesh) runAgent(n *Node, dir string) *running {
+	var carried []wire.CarriedPort
+	if n == m.Hub {
+		carried = []wire.CarriedPort{{Port: m.Artifacts.Port(), Protocol: "tcp", Part: "artifacts"}}
+	}
 	return run(m.t, func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
-			Believes: n.Believes(), Identity: n.Keys.Identity, Dir: dir, Machine: n.Machine.Host(), Beat: Beat, Log: m.logger(string(n.Name)), Secrets: n.Secrets,
+			Believes: n.Believes(), Identity: n.Keys.Identity, Dir: dir, Machine: n.Machine.Host(), Carried: carried, Beat: Beat, Log: m.logger(string(n.Name)), Secrets: n.Secrets,
 			Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
 				o := m.options(wire.NodeUser(n.ID), n)
 				o.OnConnect, o.Wait = connected, false

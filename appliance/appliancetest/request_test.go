@@ -32,7 +32,8 @@ func arguments(node appliance.NodeName) map[operators.Verb]any {
 		operators.ModuleUnassign: operators.UnassignModule{Instance: "app", Node: node}, operators.PlanShow: operators.Scope{}, operators.PlanPush: operators.Scope{},
 		operators.StatusShow: struct{}{}, operators.OverlayShow: struct{}{}, operators.AuditList: operators.ListAudit{}, operators.NodeCheck: operators.CheckNodes{},
 		operators.SettingSet: operators.SetSetting{Module: "site", Name: "title", Value: "x"}, operators.SettingUnset: operators.UnsetSetting{Module: "site", Name: "title"},
-		operators.SettingList: operators.ListSettings{Module: "mesh-network"},
+		operators.SettingList:   operators.ListSettings{Module: "mesh-network"},
+		operators.ArtifactGrant: operators.GrantPush{Module: "app"}, operators.ArtifactList: operators.ListArtifacts{}, operators.ArtifactShow: operators.ShowArtifact{}, // of one that is there
 	}
 }
 
@@ -44,6 +45,7 @@ func TestOperators(t *testing.T) {
 	still(t, m)
 	viewer := m.Dial(m.AddOperator("watcher", operators.Viewer))
 	given := arguments("hub")
+	given[operators.ArtifactShow] = operators.ShowArtifact{Digest: pushFiles(t, m, "app", "tree", "x").Digest}
 	before := records(t, m)
 	for _, verb := range operators.Verbs() {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"crypto/ecdsa"
 	"crypto/ed25519"
 	"slices"
 	"time"
@@ -13,17 +14,17 @@ type Access struct {
 	Mesh    appliance.MeshID
 	Signing ed25519.PublicKey // the mesh's
 
-	// Declared gives the manifests that a node's present declaration names. It refuses a certificate that is not the node's live one.
-	Declared func(node appliance.NodeID, certificate []byte) ([]appliance.Digest, error)
+	// Declared gives the manifests that a node's present declaration names. It refuses a key that is not the node's live one.
+	Declared func(node appliance.NodeID, key *ecdsa.PublicKey) ([]appliance.Digest, error)
 	// Beneath says whether a digest is one of the manifests, or something one of them names.
 	Beneath func(d appliance.Digest, manifests []appliance.Digest) bool
 }
 
 // Asker is who asks, as far as it has proved that: by a client certificate that the mesh's authority has signed, by a grant, by neither.
 type Asker struct {
-	Node        appliance.NodeID // empty: the certificate is not a node's, or there is none
-	Certificate []byte           // DER
-	Grant       string
+	Node  appliance.NodeID // empty: the certificate is not a node's, or there is none
+	Key   *ecdsa.PublicKey // the certificate's
+	Grant string
 }
 
 // Action is what is asked of the store.
@@ -53,7 +54,7 @@ func (a Access) Allow(who Asker, action Action, module appliance.ModuleName, art
 	if who.Node == "" {
 		return 0, unproven("a pull needs the certificate of a node of this mesh")
 	}
-	declared, err := a.Declared(who.Node, who.Certificate)
+	declared, err := a.Declared(who.Node, who.Key)
 	if err != nil {
 		return 0, err
 	}

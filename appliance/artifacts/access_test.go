@@ -1,7 +1,9 @@
 package artifacts
 
 import (
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/base64"
 	"slices"
@@ -20,14 +22,22 @@ func TestAccess(t *testing.T) {
 	mesh, other, now := appliance.NewMeshID(), appliance.NewMeshID(), time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 	n1, n2, gone := appliance.NewNodeID(), appliance.NewNodeID(), appliance.NewNodeID()
 	of := func(s string) appliance.Digest { return appliance.DigestOf([]byte(s)) }
-	web, layer, mail, own := of("web's manifest"), of("web's layer"), of("mail's manifest"), []byte("certificate")
+	web, layer, mail := of("web's manifest"), of("web's layer"), of("mail's manifest")
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	access := Access{Mesh: mesh, Signing: public,
-		Declared: func(node appliance.NodeID, certificate []byte) ([]appliance.Digest, error) {
+		Declared: func(node appliance.NodeID, key *ecdsa.PublicKey) ([]appliance.Digest, error) {
 			switch {
 			case node == gone:
 				return nil, appliance.Errorf(appliance.Denied, "node %s is not in the mesh", node)
-			case string(certificate) != string(own):
-				return nil, appliance.Errorf(appliance.Denied, "node %s has another certificate now", node)
+			case !own.PublicKey.Equal(key):
+				return nil, appliance.Errorf(appliance.Denied, "node %s has another key now", node)
 			case node == n1:
 				return []appliance.Digest{web}, nil
 			}
@@ -50,7 +60,7 @@ func TestAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := func(id appliance.NodeID) Asker { return Asker{Node: id, Certificate: own} }
+	node := func(id appliance.NodeID) Asker { return Asker{Node: id, Key: &own.PublicKey} }
 	with := func(grant string) Asker { return Asker{Grant: grant} }
 	for _, c := range []struct {
 		name     string
@@ -70,9 +80,9 @@ func TestAccess(t *testing.T) {
 		{"what it is not declared", node(n1), Pull, "image", mail, 0, "names nothing"},
 		{"nothing by name", node(n1), Pull, "image", "", 0, "names nothing"},
 		{"a removed node", node(gone), Pull, "image", web, 0, "not in the mesh"},
-		{"a node's former certificate", Asker{Node: n1, Certificate: []byte("old")}, Pull, "image", web, 0, "another certificate"},
+		{"a node's former key", Asker{Node: n1, Key: &former.PublicKey}, Pull, "image", web, 0, "another key"},
 		{"a stranger", Asker{}, Pull, "image", web, 0, "needs the certificate of a node"},
-		{"a module's certificate", Asker{Certificate: own}, Pull, "image", web, 0, "needs the certificate of a node"},
+		{"a module's certificate", Asker{Key: &own.PublicKey}, Pull, "image", web, 0, "needs the certificate of a node"},
 		{"a stranger looks", Asker{}, Look, "image", web, 0, "needs the certificate of a node"},
 		{"a node pushes", node(n1), Push, "image", web, 0, "needs a grant"},
 		{"a stranger pushes", Asker{}, Push, "image", web, 0, "needs a grant"},
@@ -81,7 +91,7 @@ func TestAccess(t *testing.T) {
 		{"a grant for one artifact", with(narrow), Push, "image", "", 7, ""},
 		{"a grant for another artifact", with(narrow), Push, "tree", "", 0, "is for web/image, not for web/tree"},
 		{"a grant pulls", with(good), Pull, "image", web, 0, "needs the certificate of a node"},
-		{"a node with a grant pulls its own", Asker{Node: n1, Certificate: own, Grant: good}, Pull, "image", web, 0, ""},
+		{"a node with a grant pulls its own", Asker{Node: n1, Key: &own.PublicKey, Grant: good}, Pull, "image", web, 0, ""},
 		{"a grant for another module", with(issue(Grant{Module: "mail", MaxBytes: 1, Expires: soon}, mesh, key)), Push, "image", "", 0, "is for module mail, not for web/image"},
 		{"a grant that ended", with(issue(Grant{Module: "web", MaxBytes: 1, Expires: now}, mesh, key)), Push, "image", "", 0, "has ended 2026-12-01T12:00:00Z"},
 		{"a grant without an end", with(issue(Grant{Module: "web", MaxBytes: 1}, mesh, key)), Push, "image", "", 0, "has ended"},

@@ -21,7 +21,7 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// Config is what Run needs; every field is required but Warnings.
+// Config is what Run needs; every field is required but Warnings, Collect and Scrub.
 type Config struct {
 	Store     *store.Store
 	Link      *bus.Link // the controller's user in account CONTROL
@@ -29,7 +29,10 @@ type Config struct {
 	Authority *pki.Authority
 	SetUsers  func(file []byte) error // hands a composed users file to the broker
 	Downloads *downloads.Server       // where agents of another version and bare machines get the binary
+	Artifacts Artifacts               // the artifact store
 	Warnings  func() []wire.Warning   // of the hub itself, beside what its agent reports; nil: none
+	Collect   time.Duration           // between two collections of artifacts; 0: an hour
+	Scrub     time.Duration           // between two scrubs of the artifact store; 0: a day
 	Log       *slog.Logger
 }
 
@@ -71,6 +74,9 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.recordSeen(ctx) })
 	g.Go(func() error { return c.publishMembers(ctx) })
 	g.Go(func() error { return c.catchUp(ctx) })
+	c.cfg.Artifacts.Follow(c.declaredArtifacts)
+	g.Go(func() error { return c.collectArtifacts(ctx) })
+	g.Go(func() error { return c.scrubArtifacts(ctx) })
 	hear := func(subject string, handle func(context.Context, bus.Message)) error {
 		stop, err := c.cfg.Link.Subscribe(subject, func(m bus.Message) { handle(ctx, m) })
 		if err == nil {

@@ -91,7 +91,7 @@ func (c *Controller) admit(ctx context.Context, token appliance.TokenID, claimed
 	if err != nil {
 		return nil, err
 	}
-	c.roster.add(done.Node, &member{name: done.Name, identity: claimed.Keys.Identity, capabilities: claim.Capabilities})
+	c.roster.add(done.Node, &member{name: done.Name, identity: claimed.Keys.Identity, tls: claimed.Keys.TLS, capabilities: claim.Capabilities})
 	c.due.add(done.Node)
 	return answer, nil
 }

@@ -48,6 +48,9 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.SessionExec:    (*Controller).openExec,
 	operators.SessionSend:    (*Controller).sendSession,
 	operators.AuditList:      (*Controller).listAudit,
+	operators.ArtifactGrant:  (*Controller).grantArtifact,
+	operators.ArtifactList:   (*Controller).listArtifacts,
+	operators.ArtifactShow:   (*Controller).showArtifact,
 }
 
 // hearRequest verifies, carries out and answers an operator's request. Several may be under way; a caller that floods waits for its own.

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/ed25519"
 	"maps"
 	"slices"
@@ -25,8 +26,10 @@ type roster struct {
 type member struct {
 	name         appliance.NodeName
 	identity     ed25519.PublicKey
+	tls          *ecdsa.PublicKey
 	capabilities wire.Capabilities
 	declared     store.Issued     // the last issued; zero before the first
+	artifacts    named            // what that names
 	ahead        appliance.Number // reported, and never issued by these records (DEC-3); zero where none
 	resent       time.Time        // the declaration
 	noticed      time.Time        // the membership
@@ -58,7 +61,7 @@ func (r *roster) load(ctx context.Context, s *store.Store) error {
 		if m == nil {
 			m = &member{capabilities: n.Capabilities, seen: n.LastSeen}
 		}
-		m.name, m.identity, m.declared = n.Name, public.Identity, declared[n.ID]
+		m.name, m.identity, m.tls, m.declared = n.Name, public.Identity, public.TLS, declared[n.ID]
 		fresh[n.ID] = m
 	}
 	r.nodes = fresh

@@ -46,6 +46,9 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 		if s.Hub && c.cfg.Warnings != nil {
 			n.Warnings = append(n.Warnings, c.cfg.Warnings()...)
 		}
+		if s.Hub {
+			n.Warnings = append(n.Warnings, c.cfg.Artifacts.Warnings()...)
+		}
 		if err := c.roster.behind(s.Node, s.Name); err != nil {
 			n.Warnings = append(n.Warnings, wire.Warning{Code: "store-older", Severity: "error", Text: err.Error(), Remedy: appliance.AsError(err).Hint})
 		}

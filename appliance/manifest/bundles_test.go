@@ -14,7 +14,9 @@ import (
 func TestBaseBundlesClaimTheirSeats(t *testing.T) {
 	scopes := map[appliance.SeatName]manifest.Scope{
 		"mesh-store": manifest.ScopeMesh, "mesh-broker": manifest.ScopeMesh, "mesh-network": manifest.ScopeNode, "mesh-controller": manifest.ScopeMesh,
+		"artifact-store": manifest.ScopeMesh,
 	}
+	protocols := map[appliance.SeatName]string{"artifact-store": "artifact-store/1"} // the others are markers
 	for _, b := range bundles.Base() {
 		m, err := manifest.Parse(b.Manifest)
 		if err != nil {
@@ -24,7 +26,7 @@ func TestBaseBundlesClaimTheirSeats(t *testing.T) {
 		if diff := cmp.Diff([]appliance.SeatName{seat}, m.Claims); diff != "" {
 			t.Errorf("%s claims (-want +got):\n%s", b.Name, diff)
 		}
-		if diff := cmp.Diff([]manifest.Seat{{Name: seat, Scope: scopes[seat]}}, m.Seats); diff != "" {
+		if diff := cmp.Diff([]manifest.Seat{{Name: seat, Scope: scopes[seat], Protocol: protocols[seat]}}, m.Seats); diff != "" {
 			t.Errorf("%s declares (-want +got):\n%s", b.Name, diff)
 		}
 		delete(scopes, seat)

@@ -42,6 +42,9 @@ const (
 	SessionExec    Verb = "session.exec"
 	SessionSend    Verb = "session.send"
 	AuditList      Verb = "audit.list"
+	ArtifactGrant  Verb = "artifact.grant"
+	ArtifactList   Verb = "artifact.list"
+	ArtifactShow   Verb = "artifact.show"
 )
 
 // table is the authorization table: every verb of the bus, and the roles that may use it. A verb without a row is refused.
@@ -66,6 +69,9 @@ var table = map[Verb][]Role{
 	SessionExec:    {Admin},
 	SessionSend:    {Admin, Viewer}, // to a session of one's own
 	AuditList:      {Admin},
+	ArtifactGrant:  {Admin},
+	ArtifactList:   {Admin, Viewer},
+	ArtifactShow:   {Admin, Viewer},
 }
 
 // Verbs lists the table's verbs, sorted.

@@ -40,6 +40,21 @@ func ArtifactsName(mesh appliance.MeshID) string { return "artifacts." + string(
 // NodeCertName is the name in a node's certificate.
 func NodeCertName(node appliance.NodeID) string { return "node." + string(node) }
 
+// NodeOf gives the node that a certificate names, with its key; no node where it is something else's.
+func NodeOf(cert *x509.Certificate) (appliance.NodeID, *ecdsa.PublicKey) {
+	key, ok := cert.PublicKey.(*ecdsa.PublicKey)
+	if !ok {
+		return "", nil
+	}
+	for _, name := range cert.DNSNames {
+		id, node := strings.CutPrefix(name, "node.")
+		if node && appliance.NodeID(id).Valid() {
+			return appliance.NodeID(id), key
+		}
+	}
+	return "", nil
+}
+
 // Request asks for one certificate.
 type Request struct {
 	Public    *ecdsa.PublicKey // required, P-256; the certificate is for exactly this key

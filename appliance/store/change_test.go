@@ -21,7 +21,7 @@ import (
 // Everything else that is exported takes a By or only reads.
 var unaudited = []string{"Seen", "RecordReport", "IssueDeclaration", "IssueMembership", "SetUsersDigest"}
 
-var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Facts", "Intent", "Latest", "LatestMembership",
+var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Facts", "Intent", "KeptArtifacts", "Latest", "LatestMembership",
 	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Snapshot", "Token", "Tokens", "UsersDigest"}
 
 // OP-2, BUS-14: every method that changes something for somebody writes who, when, what, before and after in its own transaction, and
@@ -44,6 +44,9 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 		}},
 		"CreateToken": {what: "token create", change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.CreateToken(ctx, by, store.Token{ID: appliance.NewTokenID(), Uses: 1, Bus: busKey(t), Claim: signingKey(t), ExpiresAt: start.Add(time.Hour)})
+		}},
+		"GrantArtifact": {what: "artifact grant", change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			return s.GrantArtifact(ctx, by, "web/image", map[string]any{"maxBytes": 1})
 		}},
 		"RevokeToken": {what: "token revoke", before: true, change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.RevokeToken(ctx, by, newToken(t, s, 1).ID)

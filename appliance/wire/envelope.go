@@ -113,12 +113,17 @@ func Open(data []byte, kind Kind, key ed25519.PublicKey) (Header, []byte, error)
 
 // Peek reads the header without verifying it. It serves only to find the key that Open then needs, and refusals.
 func Peek(data []byte) (Header, error) {
+	h, _, err := Sealed(data)
+	return h, err
+}
+
+// Sealed gives header and body without verifying them: only of what the caller has sealed, or verified, before.
+func Sealed(data []byte) (Header, []byte, error) {
 	rest, err := frame(data, "envelope")
 	if err != nil {
-		return Header{}, err
+		return Header{}, nil, err
 	}
-	h, _, err := parse(rest, "")
-	return h, err
+	return parse(rest, "")
 }
 
 func frame(data []byte, kind Kind) ([]byte, error) {

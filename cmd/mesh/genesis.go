@@ -66,6 +66,7 @@ func newGenesis(g *global) *cobra.Command {
 	f.StringVar(&o.PostgresBin, "postgres-bin", "", "folder with PostgreSQL's programs")
 	f.Uint16Var(&o.Ports.Broker, "broker-port", 0, "port of the broker (default 4222)")
 	f.Uint16Var(&o.Ports.Downloads, "downloads-port", 0, "port of the download server (default 4280)")
+	f.Uint16Var(&o.Ports.Artifacts, "artifacts-port", 0, "port of the artifact store (default 4281)")
 	f.Uint16Var(&o.Ports.Overlay, "overlay-port", 0, "UDP port of the overlay (default 51820)")
 	f.BoolVar(&rootless, "rootless", false, "without root (not carried out yet)")
 	f.BoolVar(&foreground, "foreground", false, "stay, and stop the mesh's processes at the end (for containers)")
@@ -77,7 +78,7 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	o.Log = slog.New(slog.DiscardHandler)
 	s := services.For(o.Install)
 	begun := time.Now()
-	result, err := genesis.Run(c.Context(), o, machine(o.Install), s, settleHub(), g.stepPrinter(c.ErrOrStderr(), c.OutOrStdout()))
+	result, err := genesis.Run(c.Context(), o, machine(o.Install), s, settleHub, g.stepPrinter(c.ErrOrStderr(), c.OutOrStdout()))
 	if err != nil {
 		return err
 	}
@@ -109,21 +110,19 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	return nil
 }
 
-// settleHub waits until the nodes, by default all, are current; a hub that was just founded is the only one.
-func settleHub(nodes ...appliance.NodeName) func(context.Context, operators.Credential, func(string)) error {
-	return func(ctx context.Context, credential operators.Credential, waiting func(string)) error {
-		ctx, cancel := context.WithTimeout(ctx, settledWithin)
-		defer cancel()
-		said := time.AfterFunc(saidAfter, func() { waiting("the hub does not answer yet at " + strings.Join(credential.Broker, ", ")) })
-		defer said.Stop()
-		cl, err := client.Dial(ctx, credential, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		defer cl.Close()
-		said.Stop()
-		return settle(ctx, cl, nodes, waiting)
+// settleHub waits until the hub's own node is current.
+func settleHub(ctx context.Context, credential operators.Credential, waiting func(string)) error {
+	ctx, cancel := context.WithTimeout(ctx, settledWithin)
+	defer cancel()
+	said := time.AfterFunc(saidAfter, func() { waiting("the hub does not answer yet at " + strings.Join(credential.Broker, ", ")) })
+	defer said.Stop()
+	cl, err := client.Dial(ctx, credential, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
 	}
+	defer cl.Close()
+	said.Stop()
+	return settle(ctx, cl, nil, waiting)
 }
 
 // stepPrinter tells steps: a line each with its time on w, or an object each on stdout.

@@ -14,7 +14,7 @@ type Artifact struct {
 	Repository   string
 	Digest       digest.Digest
 	MediaType    string
-	ArtifactType string   // what an artifact that is no image calls itself
+	ArtifactType string   // what it calls itself, an image its configuration's media type, an index what its manifests do
 	Platforms    []string // "os/architecture", sorted: of an index those it names, of an image its own; empty: any, or not stated
 	Size         int64    // bytes, with everything beneath
 	Pushed       time.Time
@@ -62,9 +62,6 @@ func (r *Registry) Find(d digest.Digest) []Artifact {
 
 func (r *Registry) artifact(repo string, d digest.Digest, l *link) Artifact {
 	a := Artifact{Repository: repo, Digest: d, MediaType: l.mediaType, Pushed: l.pushed}
-	if m := r.blobs[d].manifest; m != nil {
-		a.ArtifactType = m.artifactType
-	}
 	r.sum(&a, d, nil)
 	slices.Sort(a.Platforms)
 	a.Platforms = slices.Compact(a.Platforms)
@@ -84,6 +81,9 @@ func (r *Registry) sum(a *Artifact, d digest.Digest, stated *ocispec.Platform) {
 	m := b.manifest
 	if m == nil {
 		return
+	}
+	if a.ArtifactType == "" {
+		a.ArtifactType = m.artifactType
 	}
 	if stated == nil {
 		stated = m.platform

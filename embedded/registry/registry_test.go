@@ -42,7 +42,7 @@ func TestPushAndPull(t *testing.T) {
 		want := []Artifact{
 			{Repository: "mail/image", Digest: arm.desc.Digest, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ocispec.MediaTypeImageConfig,
 				Platforms: []string{"linux/arm64"}, Size: size(arm)},
-			{Repository: "web/image", Digest: index.Digest, MediaType: ocispec.MediaTypeImageIndex,
+			{Repository: "web/image", Digest: index.Digest, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: ocispec.MediaTypeImageConfig,
 				Platforms: []string{"linux/amd64", "linux/arm64"}, Size: size(amd) + size(arm) + int64(len(indexData))},
 		}
 		got := s.List()

@@ -11,12 +11,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/artifactstore"
 	"github.com/novox/mesh/appliance/bus"
 	"github.com/novox/mesh/appliance/controller"
 	"github.com/novox/mesh/appliance/downloads"
@@ -35,6 +37,7 @@ type hub struct {
 	keys      identity.MeshKeys
 	authority *pki.Authority
 	downloads *downloads.Server
+	artifacts *artifactstore.Store
 	key       *ecdsa.PrivateKey // of the download server
 	broker    *natsd.Server
 	link      *bus.Link // the controller's; it outlives restarts of broker and store
@@ -49,7 +52,7 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	release, err := installation.Hold(LockFile(install), "mesh serve")
+	release, err := installation.Hold(filepath.Join(install.Hub(), "lock"), "mesh serve")
 	if err != nil {
 		return err
 	}
@@ -79,6 +82,10 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	}
 	defer h.link.Close()
 	h.keeper.broker, h.keeper.probe = h.broker, func(ctx context.Context) error { return bus.Probe(ctx, h.link) }
+	forArtifacts, err := h.artifactsTLS(key)
+	if err != nil {
+		return err
+	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(h.settings.Ports.Downloads))))
 	if err != nil {
 		return fmt.Errorf("start downloads: %w", err)
@@ -87,6 +94,7 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	g.Go(func() error {
 		return h.downloads.Serve(ctx, listener, pki.ServerTLS(forDownloads, h.authority.Certificate, nil, pki.Clock(nil)))
 	})
+	g.Go(func() error { h.keepServingArtifacts(ctx, forArtifacts); return nil })
 	g.Go(func() error { h.keeper.run(ctx); return nil })
 	g.Go(func() error { return h.keepControlling(ctx) })
 	return g.Wait()
@@ -118,6 +126,7 @@ func open(install installation.Installation, log *slog.Logger) (*hub, error) {
 	for _, architecture := range wire.Architectures {
 		files[architecture] = install.BinaryFor(architecture)
 	}
+	h.artifacts = h.newArtifacts()
 	h.downloads, err = downloads.New(h.settings.Ports.Downloads, &h.key.PublicKey, files)
 	return h, err
 }
@@ -133,7 +142,12 @@ func ReadAuthority(install installation.Installation) ([]byte, error) {
 
 // certificate makes that of one of the hub's servers, at every start, under its fixed name (PKI-6).
 func (h *hub) certificate(key *ecdsa.PrivateKey, name string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	leaf, err := h.authority.Issue(pki.Request{Public: &key.PublicKey, Names: []string{name}, Usage: pki.Server, Now: time.Now()})
+	return h.issue(pki.Request{Public: &key.PublicKey, Names: []string{name}, Usage: pki.Server}, key)
+}
+
+func (h *hub) issue(r pki.Request, key *ecdsa.PrivateKey) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	r.Now = time.Now()
+	leaf, err := h.authority.Issue(r)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +196,7 @@ func (h *hub) control(ctx context.Context) error {
 		return err
 	}
 	return controller.Run(ctx, controller.Config{Store: records, Link: h.link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx), Warnings: h.keeper.warnings,
-		Downloads: h.downloads, Log: h.log.With("part", "controller")})
+		Downloads: h.downloads, Artifacts: h.artifacts, Log: h.log.With("part", "controller")})
 }
 
 // returnWithin is how long the controller may be away after new bus users before the previous ones come back (BUS-1).

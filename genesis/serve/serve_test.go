@@ -63,13 +63,20 @@ func TestSettings(t *testing.T) {
 	if _, err := ReadSettings(i); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("none yet: %v", err)
 	}
-	want := Settings{Mesh: appliance.NewMeshID(), Name: "home", Endpoints: []string{"h:1"}, Ports: Ports{1, 2, 3}}
+	want := Settings{Mesh: appliance.NewMeshID(), Name: "home", Endpoints: []string{"h:1"}, Ports: Ports{1, 2, 3, 4}}
 	if err := want.Write(i); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadSettings(i)
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(), cmpopts.IgnoreFields(Settings{}, "Version", "Range", "Hub")); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	// A hub from before there was an artifact store gets it on its default port.
+	if err := os.WriteFile(SettingsFile(i), []byte(`{"version":1,"ports":{"broker":1,"downloads":2,"overlay":3}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadSettings(i); err != nil || got.Ports != (Ports{1, 2, 4281, 3}) {
+		t.Errorf("%v, %v", got.Ports, err)
 	}
 	if err := os.WriteFile(SettingsFile(i), []byte(`{"version":2}`), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package serve is the process of the hub: broker, store, controller and download server in one, without privileges. It starts the
+// Package serve is the process of the hub: broker, store, controller, artifact store and download server in one, without privileges. It starts the
 // parts, keeps them going and founds the mesh from what genesis decided. What the parts do is theirs.
 package serve
 
@@ -40,6 +40,7 @@ type Settings struct {
 type Ports struct {
 	Broker    uint16 `json:"broker"`
 	Downloads uint16 `json:"downloads"`
+	Artifacts uint16 `json:"artifacts"` // absent: 4281
 	Overlay   uint16 `json:"overlay"`
 }
 
@@ -68,9 +69,6 @@ func AuthorityFile(i installation.Installation) string {
 }
 func UsersFile(i installation.Installation) string { return filepath.Join(i.Hub(), "users.conf") }
 
-// LockFile is held by who works with the hub's parts: serve, or what needs them at rest.
-func LockFile(i installation.Installation) string { return filepath.Join(i.Hub(), "lock") }
-
 // FoundedFile says that the records were written: from then on they are looked for, never made.
 func FoundedFile(i installation.Installation) string { return filepath.Join(i.Hub(), "founded") }
 
@@ -78,12 +76,15 @@ func FoundedFile(i installation.Installation) string { return filepath.Join(i.Hu
 func Cluster(i installation.Installation) string {
 	return filepath.Join(i.Module("mesh-store"), "store", "cluster")
 }
-
-// NewCluster is where a cluster of another major is made beside it.
-func NewCluster(i installation.Installation) string { return Cluster(i) + ".new" }
 func Streams(i installation.Installation) string {
 	return filepath.Join(i.Module("mesh-broker"), "data")
 }
+func Artifacts(i installation.Installation) string {
+	return filepath.Join(i.Module("artifact-store"), "data")
+}
+
+// DefaultArtifacts is the artifact store's port where hub.json was written before there was one.
+const DefaultArtifacts = 4281
 
 const (
 	settingsVersion = 1 // the form of hub.json
@@ -102,6 +103,9 @@ func ReadSettings(i installation.Installation) (Settings, error) {
 	}
 	if s.Version != settingsVersion {
 		return s, appliance.Errorf(appliance.Conflict, "read %s: version %d, this binary reads %d", SettingsFile(i), s.Version, settingsVersion).WithHint("run the binary that wrote it, or a newer one")
+	}
+	if s.Ports.Artifacts == 0 {
+		s.Ports.Artifacts = DefaultArtifacts
 	}
 	return s, nil
 }
@@ -142,6 +146,7 @@ func (s Settings) Carried() []wire.CarriedPort {
 	return []wire.CarriedPort{
 		{Port: s.Ports.Broker, Protocol: "tcp", Part: "broker"},
 		{Port: s.Ports.Downloads, Protocol: "tcp", Part: "downloads"},
+		{Port: s.Ports.Artifacts, Protocol: "tcp", Part: "artifacts"},
 		{Port: s.Ports.Overlay, Protocol: "udp", Part: "overlay"},
 	}
 }
