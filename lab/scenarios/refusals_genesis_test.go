@@ -36,6 +36,8 @@ func TestGenesisRefused(t *testing.T) {
 		"rootless":             {genesis("--rootless"), 3, []string{"--rootless is not carried out by this version", "no TUN device"}, 0},
 		"port of the broker":   {genesis("--broker-port", probePort), 3, append(taken, "for the broker", "--broker-port"), 0},
 		"port of downloads":    {genesis("--downloads-port", probePort), 3, append(taken, "for the downloads", "--downloads-port"), 0},
+		"port of artifacts":    {genesis("--artifacts-port", probePort), 3, append(taken, "for the artifacts", "--artifacts-port"), 0},
+		"downloads twice":      {genesis("--artifacts-port", "4280"), 3, []string{"port 4280", "downloads and artifacts", "--artifacts-port"}, 0},
 		"no port":              {genesis("--broker-port", "70000"), 2, []string{"--broker-port", "70000"}, 0},
 		"one port twice":       {genesis("--broker-port", "4300", "--downloads-port", "4300"), 3, []string{"port 4300", "broker and downloads", "--downloads-port"}, 0},
 		"range on a route":     {genesis("--range", "10.77.0.0/16"), 3, []string{"10.77.0.0/16 overlaps the route", " on eth0", "another --range"}, 0},
