@@ -45,6 +45,7 @@ genesis: build ## make this machine the hub of a mesh (NAME=, ENDPOINT=, ARGS=)
 
 packages: ## install what the tests need, saying what
 	@.ci/packages
+	@.ci/older-postgres
 
 test: packages lint ## every test that runs here, the lab included
 	CGO_ENABLED=1 go test -race -count=1 -timeout $(TIMEOUT) $(RACE)

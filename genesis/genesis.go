@@ -97,6 +97,11 @@ func run(ctx context.Context, steps []step, tell func(Event)) error {
 	return nil
 }
 
+// Take takes one step that is always done and tells it.
+func Take(name string, tell func(Event), do func() error) error {
+	return run(context.Background(), []step{{name: name, do: func(context.Context) error { return do() }}}, tell)
+}
+
 // prepare fills in what was left open and refuses what cannot be.
 func (o *Options) prepare() error {
 	if o.Ports.Broker == 0 {

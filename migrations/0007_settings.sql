@@ -4,9 +4,9 @@ CREATE TABLE setting (
 	node   node_id REFERENCES node ON DELETE CASCADE,
 	name   mesh_name NOT NULL,
 	value  text NOT NULL CHECK (octet_length(value) <= 65536),
-	set_at timestamptz NOT NULL,
-	UNIQUE NULLS NOT DISTINCT (module, node, name)
+	set_at timestamptz NOT NULL
 );
+CREATE UNIQUE INDEX setting_key ON setting (module, COALESCE(node::text, ''), name); -- PostgreSQL 14 has no NULLS NOT DISTINCT
 COMMENT ON TABLE setting IS 'values that operators chose for modules; writer: setting set and unset';
 COMMENT ON COLUMN setting.node IS 'null: everywhere';
 

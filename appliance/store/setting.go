@@ -36,7 +36,7 @@ func (s *Store) SetSetting(ctx context.Context, by By, v resolve.Setting) error 
 		}
 		_, err = tx.Exec(ctx, `
 			INSERT INTO setting (module, node, name, value, set_at) VALUES ($1, NULLIF($2, ''), $3, $4, $5)
-			ON CONFLICT (module, node, name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at`, v.Module, v.Node, v.Name, v.Value, by.At)
+			ON CONFLICT (module, COALESCE(node::text, ''), name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at`, v.Module, v.Node, v.Name, v.Value, by.At)
 		if err != nil {
 			return err
 		}

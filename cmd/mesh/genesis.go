@@ -78,7 +78,7 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	o.Log = slog.New(slog.DiscardHandler)
 	s := services.For(o.Install)
 	begun := time.Now()
-	result, err := genesis.Run(c.Context(), o, machine(o.Install), s, settleHub, g.stepPrinter(c.ErrOrStderr(), c.OutOrStdout()))
+	result, err := genesis.Run(c.Context(), o, machine(o.Install), s, settleHub(), g.stepPrinter(c.ErrOrStderr(), c.OutOrStdout()))
 	if err != nil {
 		return err
 	}
@@ -110,19 +110,21 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 	return nil
 }
 
-// settleHub waits until the hub's own node is current.
-func settleHub(ctx context.Context, credential operators.Credential, waiting func(string)) error {
-	ctx, cancel := context.WithTimeout(ctx, settledWithin)
-	defer cancel()
-	said := time.AfterFunc(saidAfter, func() { waiting("the hub does not answer yet at " + strings.Join(credential.Broker, ", ")) })
-	defer said.Stop()
-	cl, err := client.Dial(ctx, credential, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
+// settleHub waits until the nodes, by default all, are current; a hub that was just founded is the only one.
+func settleHub(nodes ...appliance.NodeName) func(context.Context, operators.Credential, func(string)) error {
+	return func(ctx context.Context, credential operators.Credential, waiting func(string)) error {
+		ctx, cancel := context.WithTimeout(ctx, settledWithin)
+		defer cancel()
+		said := time.AfterFunc(saidAfter, func() { waiting("the hub does not answer yet at " + strings.Join(credential.Broker, ", ")) })
+		defer said.Stop()
+		cl, err := client.Dial(ctx, credential, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		said.Stop()
+		return settle(ctx, cl, nodes, waiting)
 	}
-	defer cl.Close()
-	said.Stop()
-	return settle(ctx, cl, nil, waiting)
 }
 
 // stepPrinter tells steps: a line each with its time on w, or an object each on stdout.

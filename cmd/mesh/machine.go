@@ -68,6 +68,9 @@ func newStart(g *global) *cobra.Command {
 			if err := s.Start(c.Context()); err != nil {
 				return err
 			}
+			if err := startCarried(c.Context(), i); err != nil { // an agent that runs does not look at once
+				return err
+			}
 			return g.show(c, r, func(w io.Writer) {
 				fmt.Fprintf(w, "started: node %s of mesh %s (%s)\n", r.Name, r.MeshName, s.Kind())
 			})
@@ -92,12 +95,35 @@ func newStop(g *global) *cobra.Command {
 
 // stopAll stops the agent, then on a hub the hub's own process.
 func stopAll(ctx context.Context, i installation.Installation, s services.Services) error {
+	if err := s.StopAgent(ctx); err != nil {
+		return fmt.Errorf("stop the agent: %w", err)
+	}
+	return stopCarried(ctx, i)
+}
+
+// stopCarried and startCarried stop and start the hub's own process, whatever the agent does; on other nodes there is none.
+func stopCarried(ctx context.Context, i installation.Installation) error {
+	return eachCarried(i, func(m host.Machine, rec agent.Record) error {
+		if _, err := m.Processes.Undo(ctx, rec.Resource, rec.Undo); err != nil {
+			return fmt.Errorf("stop %s: %w", rec.Resource.ID, err)
+		}
+		return nil
+	})
+}
+
+func startCarried(ctx context.Context, i installation.Installation) error {
+	return eachCarried(i, func(m host.Machine, rec agent.Record) error {
+		if err := m.Processes.Do(ctx, rec.Resource); err != nil {
+			return fmt.Errorf("start %s: %w", rec.Resource.ID, err)
+		}
+		return nil
+	})
+}
+
+func eachCarried(i installation.Installation, f func(host.Machine, agent.Record) error) error {
 	r, err := i.Read()
 	if err != nil {
 		return err
-	}
-	if err := s.StopAgent(ctx); err != nil {
-		return fmt.Errorf("stop the agent: %w", err)
 	}
 	records, _, _, err := agent.Records(i.Node())
 	if err != nil {
@@ -109,8 +135,8 @@ func stopAll(ctx context.Context, i installation.Installation, s services.Servic
 	}
 	for _, rec := range records {
 		if rec.Resource.Kind == wire.Process && rec.Carried {
-			if _, err := m.Processes.Undo(ctx, rec.Resource, rec.Undo); err != nil {
-				return fmt.Errorf("stop %s: %w", rec.Resource.ID, err)
+			if err := f(m, rec); err != nil {
+				return err
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func run(ctx context.Context, args []string) int {
 		if ctx.Err() != nil && !errors.Is(err, errNo) {
 			err = appliance.Errorf(appliance.Internal, "interrupted").WithHint("the same command finishes what this one began")
 		}
-		return fail(os.Stderr, root, err)
+		return fail(os.Stderr, root, whyAway(ctx, root, err))
 	}
 	return exitDone
 }
@@ -57,7 +57,7 @@ func newRoot() *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err.Error()) })
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"}, &cobra.Group{ID: "mesh", Title: "In the mesh:"})
-	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g)} {
+	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g), newStore(g)} {
 		c.GroupID = "machine"
 		root.AddCommand(c)
 	}

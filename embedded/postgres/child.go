@@ -16,8 +16,8 @@ import (
 
 // command is a program of PostgreSQL's that gets sig if we die. Its environment
 // is empty but for the language, so that what it says can be read.
-func (s *Server) command(sig syscall.Signal, name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(s.cfg.Bin, name), args...)
+func (s *Server) command(sig syscall.Signal, bin, name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(bin, name), args...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin"} // initdb asks a shell for the time zone
 	cmd.WaitDelay = 2 * time.Second                      // backends may hold the log a little longer
@@ -41,9 +41,14 @@ func spawn(cmd *exec.Cmd) (exited <-chan error, err error) {
 	return exit, <-started
 }
 
-// tool runs a program to its end and gives what it said.
+// tool runs a program of the server's own to its end and gives what it said.
 func (s *Server) tool(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := s.command(syscall.SIGKILL, name, args...)
+	return s.run(ctx, s.cfg.Bin, name, args...)
+}
+
+// run is tool with a program from anywhere.
+func (s *Server) run(ctx context.Context, bin, name string, args ...string) (string, error) {
+	cmd := s.command(syscall.SIGKILL, bin, name, args...)
 	out := &tail{max: 64 << 10}
 	cmd.Stdout, cmd.Stderr = out, out
 	exited, err := spawn(cmd)

@@ -74,6 +74,20 @@ func removeAll(ctx context.Context, path string) error {
 	}
 }
 
+// Remove removes a cluster that nobody needs and its socket folder, after what
+// is left of a server in it has ended.
+func Remove(ctx context.Context, data, socket string) error {
+	if err := (&Server{cfg: Config{Data: data, Socket: socket}}).clear(ctx); err != nil {
+		return err
+	}
+	for _, path := range []string{data, data + ".tmp", socket} {
+		if err := removeAll(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // folder makes a private folder that belongs to whom the server runs as.
 func (s *Server) folder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -99,7 +113,7 @@ var checksums = regexp.MustCompile(`(?m)^Data page checksum version:\s+(\d+)$`)
 // silently corrupt what it acknowledged, be it only by its own files: somebody
 // has run it that way, or means to.
 func (s *Server) check(ctx context.Context) error {
-	made, err := madeBy(s.cfg.Data)
+	made, err := MadeBy(s.cfg.Data)
 	if err != nil {
 		return fmt.Errorf("%s is not a cluster: move it away or restore it from a backup: %w", s.cfg.Data, err)
 	}
@@ -108,7 +122,7 @@ func (s *Server) check(ctx context.Context) error {
 		return fmt.Errorf("PostgreSQL in %s: %w", s.cfg.Bin, err)
 	}
 	if made != binaries.major {
-		return &WrongMajor{Data: s.cfg.Data, Have: made, Want: binaries.major}
+		return &WrongMajor{Data: s.cfg.Data, Have: made, Want: binaries.major, Bin: s.cfg.Bin}
 	}
 	control, err := s.tool(ctx, "pg_controldata", "-D", s.cfg.Data)
 	if err != nil {

@@ -13,23 +13,25 @@ import (
 	"strings"
 )
 
-// WrongMajor says that the cluster was made by another major version than the
-// binaries at hand. PostgreSQL starts a cluster only with the one that made it.
+// WrongMajor says that the cluster was made by a major version of which there
+// are no binaries. PostgreSQL starts a cluster only with the one that made it.
 type WrongMajor struct {
 	Data string // the cluster's folder
 	Have int    // major that made it
-	Want int    // major of the binaries; 0: none of that major found
+	Want int    // newest major of the binaries at hand; 0: there are none
+	Bin  string // their folder
 }
 
 func (e *WrongMajor) Error() string {
-	if e.Want == 0 {
-		return fmt.Sprintf("cluster %s was made by PostgreSQL %d, which is not installed (GEN-5): install it, or run `mesh store upgrade` with the one that is", e.Data, e.Have)
+	here := "no PostgreSQL is on this machine"
+	if e.Want != 0 {
+		here = fmt.Sprintf("the binaries at hand are of %d, in %s", e.Want, e.Bin)
 	}
-	return fmt.Sprintf("cluster %s was made by PostgreSQL %d, the binaries are of %d (GEN-5): run `mesh store upgrade`, or install PostgreSQL %[2]d", e.Data, e.Have, e.Want)
+	return fmt.Sprintf("cluster %s was made by PostgreSQL %d, and %s (GEN-5): run `mesh store upgrade`, or install PostgreSQL %[2]d", e.Data, e.Have, here)
 }
 
 // places is where distributions put the binaries of each major version.
-var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/libexec/postgresql*"}
+var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/libexec/postgresql*", "/usr/lib64/pgsql/postgresql-*/bin"}
 
 type installation struct {
 	dir   string
@@ -47,32 +49,35 @@ func Find(bin string) (dir string, major int, err error) {
 }
 
 // FindFor is Find for a data folder: if that holds a cluster, only binaries of
-// the major that made it will do. With none, the error is a *WrongMajor.
+// the major that made it will do, be they in bin or elsewhere on the machine.
+// With none, the error is a *WrongMajor.
 func FindFor(bin, data string) (dir string, major int, err error) {
-	made, err := madeBy(data)
+	made, err := MadeBy(data)
 	if errors.Is(err, os.ErrNotExist) {
 		return Find(bin)
 	}
 	if err != nil {
 		return "", 0, err
 	}
-	found, err := find(bin)
-	if err != nil {
-		return "", 0, err
+	found := installed()
+	if bin != "" {
+		if i, err := look(bin); err == nil {
+			found = append([]installation{i}, found...)
+		}
 	}
+	wrong := &WrongMajor{Data: data, Have: made}
 	for _, i := range found {
 		if i.major == made {
 			return i.dir, i.major, nil
 		}
-	}
-	wrong := &WrongMajor{Data: data, Have: made}
-	if bin != "" {
-		wrong.Want = found[0].major
+		if i.major > wrong.Want {
+			wrong.Want, wrong.Bin = i.major, i.dir
+		}
 	}
 	return "", 0, wrong
 }
 
-// find lists installations, newest first, at least one.
+// find is what Find chooses from, newest first, at least one.
 func find(bin string) ([]installation, error) {
 	if bin != "" {
 		i, err := look(bin)
@@ -81,30 +86,33 @@ func find(bin string) ([]installation, error) {
 		}
 		return []installation{i}, nil
 	}
+	found := installed()
+	if len(found) == 0 {
+		return nil, errors.New("no PostgreSQL server on this machine (GEN-5): install the package postgresql (Debian, Alpine) or postgresql-server (Fedora), or name the folder of initdb and postgres with --postgres-bin")
+	}
+	return found, nil
+}
+
+// installed lists what the machine has, newest first.
+func installed() []installation {
 	var found []installation
 	for _, place := range places {
-		dirs, err := filepath.Glob(place)
-		if err != nil {
-			return nil, err
-		}
+		dirs, _ := filepath.Glob(place) // the patterns are good
 		for _, dir := range dirs {
 			if i, err := look(dir); err == nil {
 				found = append(found, i)
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b installation) int { return cmp.Compare(b.major, a.major) })
-	if path, err := exec.LookPath("postgres"); err == nil && len(found) == 0 {
+	if path, err := exec.LookPath("postgres"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
-			if i, err := look(filepath.Dir(path)); err == nil {
+			if i, err := look(filepath.Dir(path)); err == nil && !slices.Contains(found, i) {
 				found = append(found, i)
 			}
 		}
 	}
-	if len(found) == 0 {
-		return nil, errors.New("no PostgreSQL server on this machine (GEN-5): install the package postgresql (Debian, Alpine) or postgresql-server (Fedora), or name the folder of initdb and postgres with --postgres-bin")
-	}
-	return found, nil
+	slices.SortStableFunc(found, func(a, b installation) int { return cmp.Compare(b.major, a.major) })
+	return found
 }
 
 // versionLine is the answer to postgres --version.
@@ -128,8 +136,8 @@ func look(dir string) (installation, error) {
 	return installation{dir, major}, err
 }
 
-// madeBy is the major version that made the cluster.
-func madeBy(data string) (int, error) {
+// MadeBy is the major version that made the cluster.
+func MadeBy(data string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))
 	if err != nil {
 		return 0, err

@@ -2,6 +2,8 @@
 // a unix socket, made if need be, durable or refused. Begin with Find or
 // FindFor for the binaries, then Start.
 //
+// Dump and Load move a database between servers of two majors.
+//
 // What does not belong here: SQL, schemas, databases and connections, and the
 // installation of the binaries.
 package postgres
@@ -136,7 +138,7 @@ func (s *Server) launch(ctx context.Context) (*child, error) {
 	for _, setting := range settings {
 		args = append(args, "-c", setting)
 	}
-	cmd := s.command(syscall.SIGINT, "postgres", args...)
+	cmd := s.command(syscall.SIGINT, s.cfg.Bin, "postgres", args...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	exited, err := spawn(cmd)
 	if err != nil {

@@ -121,7 +121,7 @@ func TestOrphan(t *testing.T) {
 	if err := s.folder(cfg.Socket); err != nil {
 		t.Fatal(err)
 	}
-	orphan := s.command(0, "postgres", "-D", cfg.Data, "-c", "listen_addresses=", "-c", "unix_socket_directories="+cfg.Socket)
+	orphan := s.command(0, cfg.Bin, "postgres", "-D", cfg.Data, "-c", "listen_addresses=", "-c", "unix_socket_directories="+cfg.Socket)
 	if err := orphan.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -52,7 +51,7 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	release, err := installation.Hold(filepath.Join(install.Hub(), "lock"), "mesh serve")
+	release, err := installation.Hold(LockFile(install), "mesh serve")
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,9 @@ func AuthorityFile(i installation.Installation) string {
 }
 func UsersFile(i installation.Installation) string { return filepath.Join(i.Hub(), "users.conf") }
 
+// LockFile is held by who works with the hub's parts: serve, or what needs them at rest.
+func LockFile(i installation.Installation) string { return filepath.Join(i.Hub(), "lock") }
+
 // FoundedFile says that the records were written: from then on they are looked for, never made.
 func FoundedFile(i installation.Installation) string { return filepath.Join(i.Hub(), "founded") }
 
@@ -76,6 +79,9 @@ func FoundedFile(i installation.Installation) string { return filepath.Join(i.Hu
 func Cluster(i installation.Installation) string {
 	return filepath.Join(i.Module("mesh-store"), "store", "cluster")
 }
+
+// NewCluster is where a cluster of another major is made beside it.
+func NewCluster(i installation.Installation) string { return Cluster(i) + ".new" }
 func Streams(i installation.Installation) string {
 	return filepath.Join(i.Module("mesh-broker"), "data")
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/durable"
+	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/manifest"
 	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/resolve"
@@ -26,30 +28,55 @@ func (h *hub) store(ctx context.Context) (dsn string, end func(), err error) {
 		dsn, err := ReadDSN(h.settings.StoreFile)
 		return dsn, func() {}, err
 	}
-	made := filepath.Join(Cluster(h.install), "PG_VERSION")
-	if _, err := os.Stat(made); errors.Is(err, os.ErrNotExist) && h.founded() {
-		return "", nil, h.gone(fmt.Errorf("there is no %s", made))
+	if _, err := postgres.MadeBy(Cluster(h.install)); errors.Is(err, os.ErrNotExist) && h.founded() {
+		if _, e := postgres.MadeBy(NewCluster(h.install)); e == nil {
+			return "", nil, appliance.Errorf(appliance.Conflict, "start store: mesh store upgrade was cut short before its last step: %w", err).WithNext("mesh store upgrade")
+		}
+		return "", nil, h.gone(fmt.Errorf("there is no %s", filepath.Join(Cluster(h.install), "PG_VERSION")))
 	}
-	bin, _, err := postgres.FindFor(h.settings.PostgresBin, Cluster(h.install))
+	bin, err := Programs(h.install, h.settings)
 	if err != nil {
 		return "", nil, err
 	}
-	logFile, err := openLog(filepath.Join(h.install.Module("mesh-store"), "store", "postgresql.log"), maxLog)
+	log, err := StoreLog(h.install)
 	if err != nil {
 		return "", nil, err
 	}
-	server, err := postgres.Start(ctx, postgres.Config{Bin: bin, Data: Cluster(h.install), Socket: filepath.Join(h.install.Module("mesh-store"), "store", "socket"),
-		Map: map[string]string{UserName(): "mesh", "root": "mesh"}, Superuser: "mesh", Log: logFile})
+	server, err := postgres.Start(ctx, StoreConfig(bin, Cluster(h.install), filepath.Join(filepath.Dir(Cluster(h.install)), "socket"), log))
 	if err != nil {
-		logFile.Close()
+		log.Close()
 		return "", nil, fmt.Errorf("start store: %w", err)
 	}
 	return server.DSN(), func() {
 		if err := server.Close(); err != nil {
 			h.log.Error("stop store", "err", err)
 		}
-		logFile.Close()
+		log.Close()
 	}, nil
+}
+
+// StoreConfig is how a server of the records runs, as the user of this process: nobody but that user and root connects.
+func StoreConfig(bin, data, socket string, log io.Writer) postgres.Config {
+	return postgres.Config{Bin: bin, Data: data, Socket: socket, Map: map[string]string{UserName(): "mesh", "root": "mesh"}, Superuser: "mesh", Log: log}
+}
+
+// StoreLog opens the file into which PostgreSQL speaks.
+func StoreLog(i installation.Installation) (io.WriteCloser, error) {
+	return openLog(filepath.Join(filepath.Dir(Cluster(i)), "postgresql.log"), maxLog)
+}
+
+// OtherMajor is the reason of a store that waits for mesh store upgrade.
+const OtherMajor appliance.Reason = "other-major"
+
+// Programs gives the folder of PostgreSQL's programs that may start the private cluster: those of the major that made it (GEN-5).
+func Programs(i installation.Installation, s Settings) (string, error) {
+	bin, _, err := postgres.FindFor(s.PostgresBin, Cluster(i))
+	var wrong *postgres.WrongMajor
+	if errors.As(err, &wrong) {
+		return "", appliance.Errorf(appliance.Conflict, "start store: %w", err).WithReason(OtherMajor).WithNext("mesh store upgrade").
+			WithHint("PostgreSQL starts a cluster only with the major that made it; the upgrade moves the records into a new cluster and keeps the old")
+	}
+	return bin, err
 }
 
 // ReadDSN reads a store file: one line, readable by its owner only, since it may hold a password.
