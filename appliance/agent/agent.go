@@ -79,6 +79,7 @@ type Agent struct {
 	link   *bus.Link
 	beats  uint64
 	notice time.Time // of the last notice
+	asked  asked     // by notices
 }
 
 // Run is the agent's life; it ends with ctx or with an error that a restart will not mend.
@@ -123,6 +124,7 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	})
 	a.outbox = &outbox{believes: cfg.Believes, key: cfg.Identity, send: a.send, log: cfg.Log, state: s, wake: make(chan struct{}, 1)}
 	a.sessions = newSessions(a)
+	a.notice = s.applied.Noticed
 	a.hold()
 	a.snapshot()
 	return a, nil
@@ -207,7 +209,7 @@ func (a *Agent) step(ctx context.Context) {
 	case <-again:
 		a.tryAgain(ctx)
 	case <-a.notices:
-		a.hearNotice()
+		a.hearNotice(ctx)
 	case <-look:
 		a.check(ctx)
 	case <-time.After(time.Until(a.spaceDue)):

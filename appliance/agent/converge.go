@@ -75,7 +75,7 @@ func watchers(desired []wire.Resource, changed string) map[string]string {
 	tree := treeOf(desired, changed)
 	for _, r := range desired {
 		var spec wire.Run
-		if !r.Kind.Runs() || json.Unmarshal(r.Spec, &spec) != nil {
+		if !r.Kind.Runs() || json.Unmarshal(r.Spec, &spec) != nil || spec.Stopped { // once started, it takes up everything
 			continue
 		}
 		if action := spec.OnChange[changed]; action != "" && action != "none" {
@@ -95,6 +95,12 @@ func treeOf(desired []wire.Resource, id string) string {
 		return ""
 	}
 	return spec.Path
+}
+
+// stopped says whether an operator wants it not to run.
+func stopped(r wire.Resource) bool {
+	var spec wire.Run
+	return r.Kind.Runs() && json.Unmarshal(r.Spec, &spec) == nil && spec.Stopped
 }
 
 // waits says whether something that a process watches failed in this pass.

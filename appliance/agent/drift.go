@@ -44,8 +44,9 @@ func (a *Agent) noticed(otherwise func([]byte)) func([]byte) {
 	}
 }
 
-// takeNotice verifies a notice and wakes the loop. Played again, within its two minutes to an agent that has just started, one causes
-// another look and nothing else; so the time of the last is not kept on disk, and looks are bounded to one a second.
+// takeNotice verifies a notice and wakes the loop. Played again, within its two minutes to an agent that has just started, one that asks
+// for a look causes another, and nothing else; so its time is not kept on disk, and looks are bounded to one a second. What else a notice
+// asks for counts once: its time is on disk before it is done.
 func (a *Agent) takeNotice(data []byte) error {
 	doc, err := a.cfg.open(data, wire.KindNotice, string(a.cfg.Node))
 	if err != nil {
@@ -55,7 +56,8 @@ func (a *Agent) takeNotice(data []byte) error {
 		return appliance.Errorf(appliance.Denied, "hear notice: signed at %s, here it is %s", doc.signed.Format(time.RFC3339), now().Format(time.RFC3339)).
 			WithReason("clock").WithHint("the clocks of hub and node must agree within two minutes; set this machine's clock")
 	}
-	if _, err := wire.ParseNotice(doc.body); err != nil {
+	n, err := wire.ParseNotice(doc.body)
+	if err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -63,7 +65,14 @@ func (a *Agent) takeNotice(data []byte) error {
 	if !doc.signed.After(a.notice) {
 		return appliance.Errorf(appliance.Conflict, "hear notice: of %s, a later one was heard already", doc.signed.Format(time.RFC3339Nano)).WithReason(wire.Superseded)
 	}
+	if len(a.asked.restarts) == maxRestarts {
+		return appliance.Errorf(appliance.NotReady, "hear notice: %d restarts wait already", maxRestarts).WithHint("ask again in a moment")
+	}
 	a.notice = doc.signed
+	a.asked.check = a.asked.check || n.Check
+	if n.Restart != "" {
+		a.asked.restarts = append(a.asked.restarts, n.Restart)
+	}
 	select {
 	case a.notices <- struct{}{}:
 	default: // one look serves both
@@ -71,14 +80,29 @@ func (a *Agent) takeNotice(data []byte) error {
 	return nil
 }
 
-// hearNotice has the next look come at once, or as soon after the last as it may.
-func (a *Agent) hearNotice() {
+// asked is what notices asked for and the loop has not done yet.
+type asked struct {
+	check    bool
+	restarts []appliance.InstanceName
+}
+
+// hearNotice does what was asked for. The next look comes at once, or as soon after the last as it may.
+func (a *Agent) hearNotice(ctx context.Context) {
 	if a.accept(wire.KindNotice) {
 		a.report(nil)
 	}
-	a.look = time.Now()
-	if soonest := a.looked.Add(between); a.look.Before(soonest) {
-		a.look = soonest
+	a.mu.Lock()
+	asked, signed := a.asked, a.notice
+	a.asked.check, a.asked.restarts = false, nil
+	a.mu.Unlock()
+	if len(asked.restarts) > 0 {
+		a.restart(ctx, asked.restarts, signed)
+	}
+	if asked.check {
+		a.look = time.Now()
+		if soonest := a.looked.Add(between); a.look.Before(soonest) {
+			a.look = soonest
+		}
 	}
 }
 

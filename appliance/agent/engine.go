@@ -65,9 +65,14 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 	if !carried {
 		e.remove(ctx, desired, note)
 	}
+	halted := e.halt(ctx, desired)
 	for _, r := range desired {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
+		}
+		if o, ok := halted[r.ID]; ok {
+			note(o)
+			continue
 		}
 		if id := blocked(r, done); id != "" {
 			o := wire.Outcome{ID: r.ID, Instance: r.Instance, Kind: r.Kind, Status: wire.Failed, Step: "wait", Error: "depends on " + id + ", which did not come about"}
@@ -83,6 +88,21 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 		e.act(ctx, desired, &outcomes[i], done)
 	}
 	return outcomes, nil
+}
+
+// halt stops what was made and shall not run any more, last declared first, whatever becomes of what it depends on (OPS-1). What does not
+// succeed here is tried again in its turn.
+func (e *Engine) halt(ctx context.Context, desired []wire.Resource) map[string]wire.Outcome {
+	halted := map[string]wire.Outcome{}
+	for _, r := range slices.Backward(desired) {
+		if ctx.Err() != nil || !stopped(r) || e.state.record(r.ID) == nil {
+			continue
+		}
+		if o := e.make(ctx, r, desired, false); made(o) {
+			halted[r.ID] = o
+		}
+	}
+	return halted
 }
 
 // make brings one resource about.
@@ -111,7 +131,7 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	if seen.Matches && known && (have.Declared || carried) && (have.Carried || !carried) {
 		return o
 	}
-	if !known && e.room != nil { // what was made before is put right all the same
+	if !known && e.room != nil && !stopped(r) { // what was made before is put right all the same
 		if err := e.room(); err != nil {
 			o.Status, o.Step, o.Error = wire.Refused, "disk", err.Error()
 			return o
@@ -250,6 +270,10 @@ func (e *Engine) act(ctx context.Context, desired []wire.Resource, o *wire.Outco
 	rec := e.state.record(o.ID)
 	i := slices.IndexFunc(desired, func(r wire.Resource) bool { return r.ID == o.ID })
 	if i < 0 || rec == nil || rec.Owes == "" || o.Status != wire.Unchanged || waits(desired[i], done) {
+		return
+	}
+	if stopped(desired[i]) { // once started, it takes up everything
+		rec.Owes = ""
 		return
 	}
 	o.Step = rec.Owes

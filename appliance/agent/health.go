@@ -34,6 +34,7 @@ type watch struct {
 type probe struct {
 	resource wire.Resource
 	stop     context.CancelFunc
+	again    chan struct{} // look now
 	health   wire.Health
 }
 
@@ -67,7 +68,7 @@ func (w *watch) set(ctx context.Context, desired []wire.Resource) {
 			continue
 		}
 		ctx, stop := context.WithCancel(ctx)
-		p := &probe{resource: r, stop: stop, health: wire.Health{Instance: r.Instance, State: wire.Starting, Since: now()}}
+		p := &probe{resource: r, stop: stop, again: make(chan struct{}, 1), health: wire.Health{Instance: r.Instance, State: wire.Starting, Since: now()}}
 		w.probes[id] = p
 		go w.follow(ctx, p, spec)
 	}
@@ -125,10 +126,12 @@ func (w *watch) follow(ctx context.Context, p *probe, spec wire.Run) {
 		}
 		state, why := wire.Starting, ""
 		switch {
-		case spec.Stopped && err == nil && run.State != "running":
-			state, why = wire.Stopped, "stopped by an operator"
 		case err != nil:
 			state, why = wire.Unhealthy, err.Error()
+		case spec.Stopped && run.State != "running":
+			state, why = wire.Stopped, "stopped by an operator"
+		case spec.Stopped:
+			state, why = wire.Unhealthy, "it runs, although an operator stopped it"
 		case run.Restarts >= loopingAfter && time.Since(run.Since) < time.Minute:
 			state, why = wire.Looping, fmt.Sprintf("started %d times in ten minutes", run.Restarts+1)
 		case run.State != "running":
@@ -162,8 +165,28 @@ func (w *watch) follow(ctx context.Context, p *probe, spec wire.Run) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-p.again:
 		case <-time.After(pause):
 		}
+	}
+}
+
+// restarted tells that a process was started anew, or that this failed, and looks how it is now.
+func (w *watch) restarted(ctx context.Context, id string, err error) {
+	w.mu.Lock()
+	p := w.probes[id]
+	w.mu.Unlock()
+	if p == nil {
+		return
+	}
+	if err != nil {
+		w.tell(ctx, p, wire.Unhealthy, "restart: "+err.Error())
+		return
+	}
+	w.tell(ctx, p, wire.Starting, "")
+	select {
+	case p.again <- struct{}{}:
+	default:
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/disk"
@@ -37,6 +38,7 @@ type applied struct {
 	Records  []Record       `json:"records"`
 	// Artifacts are those of the present plan and of earlier ones, the last first.
 	Artifacts [][]appliance.Digest `json:"artifacts,omitempty"`
+	Noticed   time.Time            `json:"noticed,omitzero"` // of the last notice that asked for more than a look
 }
 
 type pending struct {

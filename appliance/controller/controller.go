@@ -52,6 +52,8 @@ type Controller struct {
 	sessions sessions
 
 	composing sync.Mutex // one composition at a time: users, membership, declarations
+	notifying sync.Mutex // one notice at a time
+	notified  time.Time  // of the last
 	seen      chan store.Seen
 }
 

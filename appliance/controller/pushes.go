@@ -25,6 +25,10 @@ func (c *Controller) pending(ctx context.Context) (pending, error) {
 	if err != nil {
 		return pending{}, err
 	}
+	return pendingOf(records)
+}
+
+func pendingOf(records store.Snapshot) (pending, error) {
 	plans, err := resolve.Resolve(records.Intent)
 	if err != nil {
 		return pending{}, err

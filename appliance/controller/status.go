@@ -7,6 +7,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/operators"
+	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/store"
 	"github.com/novox/mesh/appliance/wire"
 )
@@ -28,7 +29,7 @@ func (c *Controller) showStatus(ctx context.Context, a asked) (any, error) {
 	}
 	out := operators.Status{Mesh: operators.StatusMesh{ID: c.mesh.ID, Name: c.mesh.Name}, Nodes: []operators.NodeStatus{}}
 	for _, s := range states {
-		n := nodeStatus(s, a.by.At)
+		n := nodeStatus(s, p.plans[s.Node], a.by.At)
 		changes, err := p.changes(s.Node, "")
 		if err != nil {
 			return nil, err
@@ -69,8 +70,8 @@ func (c *Controller) explained(err error) error {
 	return err
 }
 
-// nodeStatus says what the records know of one node.
-func nodeStatus(s store.NodeState, now time.Time) operators.NodeStatus {
+// nodeStatus says what the records know of one node, for which recorded is the plan. What an operator stopped makes it no worse.
+func nodeStatus(s store.NodeState, recorded resolve.Plan, now time.Time) operators.NodeStatus {
 	n := operators.NodeStatus{Name: s.Name, ID: s.Node, Mode: s.Mode, LastSeen: s.LastSeen, Lost: now.Sub(s.LastSeen) > lostAfter,
 		Current: s.Current(), Declared: s.Declared, Reported: s.Reported, Outcome: cmp.Or(s.Outcome, "none"), Health: wire.Healthy,
 		Resources: map[wire.Status]int{wire.Unchanged: 0, wire.Applied: 0, wire.Failed: 0}, Instances: []operators.InstanceStatus{}, Kept: s.Kept, Warnings: s.Warnings}
@@ -96,8 +97,12 @@ func nodeStatus(s store.NodeState, now time.Time) operators.NodeStatus {
 		}
 	}
 	for _, h := range s.Health {
-		n.Instances = append(n.Instances, operators.InstanceStatus{Name: h.Instance, Health: h.State, Why: h.Why, Log: h.Log})
-		n.Health = wire.Worse(n.Health, h.State)
+		i := instanceOf(recorded, h.Instance)
+		stopped := i != nil && i.Stopped
+		n.Instances = append(n.Instances, operators.InstanceStatus{Name: h.Instance, Health: h.State, Since: h.Since, Stopped: stopped, Why: h.Why, Log: h.Log})
+		if !stopped {
+			n.Health = wire.Worse(n.Health, h.State)
+		}
 	}
 	if n.Reported == "" {
 		n.Health = wire.Starting

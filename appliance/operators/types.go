@@ -192,6 +192,7 @@ type Checked struct {
 type InstanceStatus struct {
 	Name    appliance.InstanceName `json:"name"`
 	Health  wire.HealthState       `json:"health"`
+	Since   time.Time              `json:"since,omitzero"`
 	Stopped bool                   `json:"stopped,omitempty"` // an operator wants it so: it is no fault
 	Why     string                 `json:"why,omitempty"`
 	Log     []string               `json:"log,omitempty"`

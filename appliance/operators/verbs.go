@@ -30,6 +30,9 @@ const (
 	ModuleShow     Verb = "module.show"
 	ModuleAssign   Verb = "module.assign"
 	ModuleUnassign Verb = "module.unassign"
+	ModuleStop     Verb = "module.stop"
+	ModuleStart    Verb = "module.start"
+	ModuleRestart  Verb = "module.restart"
 	SettingSet     Verb = "setting.set"
 	SettingUnset   Verb = "setting.unset"
 	SettingList    Verb = "setting.list"
@@ -57,6 +60,9 @@ var table = map[Verb][]Role{
 	ModuleShow:     {Admin, Viewer},
 	ModuleAssign:   {Admin},
 	ModuleUnassign: {Admin},
+	ModuleStop:     {Admin},
+	ModuleStart:    {Admin},
+	ModuleRestart:  {Admin},
 	SettingSet:     {Admin},
 	SettingUnset:   {Admin},
 	SettingList:    {Admin, Viewer},

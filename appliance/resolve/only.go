@@ -24,16 +24,15 @@ func Only(old, new Plan, module appliance.ModuleName) Plan {
 	return out
 }
 
-// Switch is old with only what runs as new has it: whether the node is held, and which instances are stopped. It is what an operator's stop,
-// start, hold, drain and resume approve; what colleagues recorded meanwhile stays unapproved.
-func Switch(old, new Plan) Plan {
+// Switch is old with the named instances, where none is named all, stopped or not as new has them: what an operator's stop, start, drain
+// and resume approve. What colleagues recorded meanwhile stays unapproved.
+func Switch(old, new Plan, named ...appliance.InstanceName) Plan {
 	out := old
-	out.Hold, out.Instances = new.Hold, slices.Clone(old.Instances)
-	for i := range out.Instances {
-		for _, n := range new.Instances {
-			if n.Name == out.Instances[i].Name {
-				out.Instances[i].Stopped = n.Stopped
-			}
+	out.Instances = slices.Clone(old.Instances)
+	for i, have := range out.Instances {
+		at := slices.IndexFunc(new.Instances, func(n Instance) bool { return n.Name == have.Name })
+		if at >= 0 && (len(named) == 0 || slices.Contains(named, have.Name)) {
+			out.Instances[i].Stopped = new.Instances[at].Stopped
 		}
 	}
 	return out

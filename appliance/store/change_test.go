@@ -74,6 +74,14 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			}
 			return s.UnsetSetting(ctx, by, v)
 		}},
+		"StopInstance": {what: "plan approve", change: func(s *store.Store, g store.Genesis, by store.By) error {
+			return s.StopInstance(ctx, by, "web", g.Hub.ID, true, func(r store.Snapshot) (map[appliance.NodeID]resolve.Plan, error) {
+				return resolve.Resolve(r.Intent)
+			})
+		}},
+		"RecordAction": {what: "module restart", change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			return s.RecordAction(ctx, by, "module restart", "web", map[string]any{"nodes": 1})
+		}},
 		"ApprovePlans": {what: "plan approve", change: func(s *store.Store, g store.Genesis, by store.By) error {
 			return s.ApprovePlans(ctx, by, map[appliance.NodeID]resolve.Plan{g.Hub.ID: {Version: 1, Node: g.Hub.ID}})
 		}},

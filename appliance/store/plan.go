@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,19 +27,16 @@ func (a ApprovedPlan) Plan() (resolve.Plan, error) { return resolve.ParsePlan(a.
 
 // ApprovePlans makes these the approved plans of their nodes; earlier ones are kept. A plan that is approved already stays as it is.
 func (s *Store) ApprovePlans(ctx context.Context, by By, plans map[appliance.NodeID]resolve.Plan) error {
-	return s.change(ctx, "approve plans", by, func(tx pgx.Tx) error {
-		nodes := make([]appliance.NodeID, 0, len(plans))
-		for node := range plans {
-			nodes = append(nodes, node)
+	return s.change(ctx, "approve plans", by, func(tx pgx.Tx) error { return approveAll(ctx, tx, by, plans) })
+}
+
+func approveAll(ctx context.Context, tx pgx.Tx, by By, plans map[appliance.NodeID]resolve.Plan) error {
+	for _, node := range slices.Sorted(maps.Keys(plans)) { // one order of locks for everybody
+		if err := approve(ctx, tx, by, node, plans[node].Bytes()); err != nil {
+			return err
 		}
-		slices.Sort(nodes) // one order of locks for everybody
-		for _, node := range nodes {
-			if err := approve(ctx, tx, by, node, plans[node].Bytes()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func approve(ctx context.Context, tx pgx.Tx, by By, node appliance.NodeID, content []byte) error {

@@ -73,6 +73,30 @@ func Start(ctx context.Context, dir string, spec Spec, command []string) error {
 	}
 }
 
+// Halt sees to it that the process of dir is described as spec says and does not run, and that nothing keeps it: a start of the machine
+// starts nothing there either. Start has it run again.
+func Halt(ctx context.Context, dir string, spec Spec) error {
+	spec.Version = Version
+	if err := spec.check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	release, err := lock(dir, "start.lock", true)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := Terminate(ctx, dir); err != nil { // as it was described when it was started
+		return err
+	}
+	if have, err := readSpec(dir); err == nil && have.Same(spec) {
+		return nil
+	}
+	return writeSpec(dir, spec)
+}
+
 // launch starts the supervisor in a session, a cgroup (where possible) and an environment of its own, so that nothing of who calls
 // holds it: not its terminal, not its end, not the marker it may carry.
 func launch(dir string, command []string) (exited chan error, err error) {

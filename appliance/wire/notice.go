@@ -10,6 +10,8 @@ import (
 type Notice struct {
 	Version int  `json:"version"`
 	Check   bool `json:"check,omitempty"` // look at everything declared, now (DEC-6)
+
+	Restart appliance.InstanceName `json:"restart,omitempty"` // what runs of this instance, once (OPS-1)
 }
 
 // NoticeWindow is how far a node's clock may be from the time of a notice.
@@ -21,8 +23,13 @@ func ParseNotice(body []byte) (Notice, error) {
 	if err := Decode(body, &n); err != nil {
 		return Notice{}, appliance.Errorf(appliance.Invalid, "read notice: %w", err)
 	}
-	if n.Version != Version || !n.Check {
+	if n.Version != Version || !n.Check && n.Restart == "" {
 		return Notice{}, appliance.Errorf(appliance.Invalid, "read notice: of version %d, it asks for nothing that is known here", n.Version)
+	}
+	if n.Restart != "" {
+		if _, err := appliance.ParseName[appliance.InstanceName]("instance", string(n.Restart)); err != nil {
+			return Notice{}, appliance.Errorf(appliance.Invalid, "read notice: %w", err)
+		}
 	}
 	return n, nil
 }

@@ -71,9 +71,17 @@ func (g *global) call(c *cobra.Command, verb operators.Verb, arguments, result a
 	return cl.Call(ctx, verb, arguments, result)
 }
 
-// settle asks for the status until the nodes (none: all) are current, clean and healthy. It says what it waits for when that changes,
-// and ends at once when a current node has failed (DEC-7).
-func settle(ctx context.Context, cl *client.Client, nodes []appliance.NodeName, waiting func(string)) error {
+// judge says whether a status is what is waited for, cannot become so, or what is not yet so.
+type judge func(operators.Status) (good bool, bad, waiting []string)
+
+// current judges by whether the nodes (none: all) are current, clean and healthy.
+func current(nodes []appliance.NodeName) judge {
+	return func(s operators.Status) (bool, []string, []string) { return s.Settled(nodes...) }
+}
+
+// settle asks for the status until it is what is waited for. It says what it waits for when that changes, and ends at once when that
+// cannot come about any more (DEC-7).
+func settle(ctx context.Context, cl *client.Client, is judge, waiting func(string)) error {
 	said := ""
 	say := func(text string) {
 		if text != said {
@@ -86,7 +94,7 @@ func settle(ctx context.Context, cl *client.Client, nodes []appliance.NodeName, 
 		err := cl.Call(ctx, operators.StatusShow, struct{}{}, &status)
 		switch {
 		case err == nil:
-			good, bad, rest := status.Settled(nodes...)
+			good, bad, rest := is(status)
 			if good {
 				return nil
 			}
@@ -119,8 +127,13 @@ func checkWait(c *cobra.Command, wait bool, timeout time.Duration) error {
 	return nil
 }
 
-// wait is what --wait does: exit 1 when the answer is no.
+// wait is what --wait does for nodes (none: all).
 func (g *global) wait(c *cobra.Command, timeout time.Duration, nodes []appliance.NodeName) error {
+	return g.waitUntil(c, timeout, current(nodes))
+}
+
+// waitUntil ends with exit 1 when the answer is no.
+func (g *global) waitUntil(c *cobra.Command, timeout time.Duration, is judge) error {
 	ctx, cancel := context.WithTimeout(c.Context(), timeout)
 	defer cancel()
 	cl, err := g.dial(c.Context(), max(timeout, dialWithin), c.ErrOrStderr()) // the hub may be reached when the time is up
@@ -128,7 +141,7 @@ func (g *global) wait(c *cobra.Command, timeout time.Duration, nodes []appliance
 		return err
 	}
 	defer cl.Close()
-	err = settle(ctx, cl, nodes, func(text string) { fmt.Fprintln(c.ErrOrStderr(), plain("waiting: "+text)) })
+	err = settle(ctx, cl, is, func(text string) { fmt.Fprintln(c.ErrOrStderr(), plain("waiting: "+text)) })
 	if appliance.IsReason(err, notSettled) {
 		fail(c.ErrOrStderr(), c, err)
 		return errNo

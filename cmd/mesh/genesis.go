@@ -123,7 +123,7 @@ func settleHub(nodes ...appliance.NodeName) func(context.Context, operators.Cred
 		}
 		defer cl.Close()
 		said.Stop()
-		return settle(ctx, cl, nodes, waiting)
+		return settle(ctx, cl, current(nodes), waiting)
 	}
 }
 

@@ -92,11 +92,7 @@ func push(g *global, c *cobra.Command, s operators.Scope, wait bool, timeout tim
 		return err
 	}
 	if wait {
-		nodes := make([]appliance.NodeName, 0, len(done.Nodes))
-		for _, n := range done.Nodes {
-			nodes = append(nodes, n.Node)
-		}
-		if err := g.wait(c, timeout, nodes); err != nil {
+		if err := g.waitFor(c, timeout, done.Nodes); err != nil {
 			return err
 		}
 	}
@@ -109,6 +105,7 @@ func push(g *global, c *cobra.Command, s operators.Scope, wait bool, timeout tim
 			}
 			row(w, n.Node, n.Number, n.Digest.Short(), sent)
 		}
+		sayHeld(w, done.Nodes)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 type process struct {
 	spec    wire.ProcessSpec // what it is made of
 	running host.Running
+	halted  bool // on demand
 	log     []string
 }
 
@@ -48,12 +49,13 @@ func (m *Machine) status(id string) host.Running {
 
 func (m *Machine) start(p *process) {
 	m.nextPID++
+	p.halted = false
 	p.running = host.Running{State: "running", PID: m.nextPID, Since: m.now(), Restarts: p.running.Restarts}
 }
 
 // madeOf leaves out what can change without a restart: checks and what changes mean.
 func madeOf(s wire.ProcessSpec) wire.ProcessSpec {
-	s.Ready, s.Alive, s.OnChange, s.Signal = nil, nil, nil, ""
+	s.Ready, s.Alive, s.OnChange, s.Signal, s.Stopped = nil, nil, nil, "", false
 	return s
 }
 
@@ -70,7 +72,11 @@ func (e processes) Observe(ctx context.Context, r wire.Resource) (o host.Observa
 		case p == nil:
 		case !reflect.DeepEqual(p.spec, madeOf(s)):
 			o = host.Observation{Present: true, Differs: "definition"}
-		case p.running.State == "missing", p.running.State == "stopped" && s.Restart == "always":
+		case s.Stopped && p.running.State != "stopped":
+			o = host.Observation{Present: true, Differs: p.running.State + ", want stopped"}
+		case s.Stopped:
+			o = host.Observation{Present: true, Matches: true}
+		case p.running.State == "missing", p.running.State == "stopped" && (s.Restart == "always" || p.halted):
 			o = host.Observation{Present: true, Differs: p.running.State + ", want running"}
 		default:
 			o = host.Observation{Present: true, Matches: true}
@@ -95,11 +101,18 @@ func (e processes) Do(ctx context.Context, r wire.Resource) error {
 		}
 		p, word := e.m.processes[r.ID], "start"
 		switch {
+		case s.Stopped:
+			p = e.m.process(r.ID)
+			if p.running.State == "running" || p.running.State == "backoff" {
+				e.m.ran("systemctl stop %s", unit(r.ID))
+			}
+			p.spec, p.halted, p.running = madeOf(s), true, host.Running{State: "stopped", Since: e.m.now()}
+			return nil
 		case p == nil:
 			p = e.m.process(r.ID)
 		case !reflect.DeepEqual(p.spec, madeOf(s)):
 			word = "restart"
-		case p.running.State == "running" || p.running.State == "backoff", p.running.State == "stopped" && s.Restart != "always":
+		case p.running.State == "running" || p.running.State == "backoff", p.running.State == "stopped" && s.Restart != "always" && !p.halted:
 			return nil
 		}
 		p.spec = madeOf(s)

@@ -692,6 +692,68 @@ func TestProcess(t *testing.T) {
 	}
 }
 
+// OPS-1, DEC-8: a stopped process is described and neither runs nor is kept, also by a supervisor that is started by hand; started, it runs
+// again whatever its policy, as it is described by then.
+func TestStoppedProcess(t *testing.T) {
+	m, in := machine(t)
+	if underSystemd() {
+		t.Skip("systemd is PID 1 here: run the tests in a container without it")
+	}
+	os.MkdirAll(in.Module("hello"), 0o755)
+	for _, policy := range []string{"always", "never"} {
+		t.Run(policy, func(t *testing.T) {
+			s := wire.ProcessSpec{Name: policy, User: person(t), Command: []string{"sleep", "1000"}, Directory: in.Module("hello"), Run: wire.Run{Restart: policy, Stop: "1s"}}
+			as := func(stopped bool) wire.Resource { s.Stopped = stopped; return resource(wire.Process, policy, s) }
+			t.Cleanup(func() { m.Processes.Undo(context.Background(), as(true), nil) })
+			is := func(stopped bool, state string) {
+				t.Helper()
+				run, err := m.Processes.Status(t.Context(), as(stopped))
+				if o := observe(t, m, as(stopped)); err != nil || !o.Present || !o.Matches || run.State != state || (run.PID == 0) != stopped {
+					t.Errorf("%+v, %+v, %v", o, run, err)
+				}
+			}
+			do(t, m, as(true)) // never made before
+			is(true, "stopped")
+			do(t, m, as(false))
+			is(false, "running")
+			run, _ := m.Processes.Status(t.Context(), as(false))
+			if o := observe(t, m, as(true)); o.Matches || o.Differs != "running, want stopped" {
+				t.Errorf("%+v", o)
+			}
+			do(t, m, as(true))
+			is(true, "stopped")
+			if err := syscall.Kill(run.PID, 0); !errors.Is(err, syscall.ESRCH) && !isZombie(run.PID) {
+				t.Errorf("process %d lives: %v", run.PID, err)
+			}
+			if o := observe(t, m, as(false)); o.Matches {
+				t.Errorf("stopped, and it shall run: %+v", o)
+			}
+			s.Environment = map[string]string{"A": "b"}
+			if o := observe(t, m, as(true)); o.Matches || o.Differs != "definition" {
+				t.Errorf("%+v", o)
+			}
+			do(t, m, as(true))
+			is(true, "stopped")
+
+			ctx, cancel := context.WithCancel(t.Context()) // what a start of the machine might do
+			ended := make(chan error, 1)
+			go func() { ended <- supervise.Run(ctx, in.ProcessDir("hello", policy)) }()
+			await(t, func() string {
+				if status, err := supervise.Get(t.Context(), in.ProcessDir("hello", policy)); err != nil || !status.Supervised || status.State != "stopped" {
+					return fmt.Sprintf("%+v, %v", status, err)
+				}
+				return ""
+			})
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			do(t, m, as(false))
+			is(false, "running")
+		})
+	}
+}
+
 // DEC-11: reload and signal reach the process as the signals they mean, and it goes on.
 func TestSignals(t *testing.T) {
 	m, in := machine(t)

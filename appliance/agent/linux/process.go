@@ -24,6 +24,7 @@ import (
 type keeper interface {
 	observe(ctx context.Context, p wanted) (host.Observation, error)
 	start(ctx context.Context, p wanted) error
+	halt(ctx context.Context, p wanted) error
 	remove(ctx context.Context, p named) error
 	status(ctx context.Context, p named) (host.Running, error)
 	restart(ctx context.Context, p named) error
@@ -41,8 +42,9 @@ type named struct {
 // wanted is a process with everything looked up.
 type wanted struct {
 	named
-	user string
-	spec supervise.Spec
+	user    string
+	spec    supervise.Spec
+	stopped bool // it is there and does not run
 }
 
 func keeperFor(c Config) keeper {
@@ -91,7 +93,7 @@ func (e processes) wanted(r wire.Resource) (w wanted, err error) {
 	if err != nil {
 		return fail(appliance.Errorf(appliance.NotFound, "no user %s on this machine", appliance.Quote(s.User)))
 	}
-	w.user = s.User
+	w.user, w.stopped = s.User, s.Stopped
 	w.spec = supervise.Spec{Command: slices.Clone(s.Command), Directory: cmp.Or(s.Directory, e.Installation.Module(r.Instance)), Restart: cmp.Or(s.Restart, supervise.Always)}
 	if w.spec.Command[0], err = e.find(s.Command[0], w.spec.Directory); err != nil {
 		return fail(err)
@@ -157,6 +159,9 @@ func (e processes) Do(ctx context.Context, r wire.Resource) error {
 	w, err := e.wanted(r)
 	if err != nil {
 		return err
+	}
+	if w.stopped {
+		return e.keeper.halt(ctx, w)
 	}
 	return e.keeper.start(ctx, w)
 }
@@ -231,6 +236,9 @@ func (s supervisors) observe(ctx context.Context, p wanted) (host.Observation, e
 	switch {
 	case !have.Same(p.spec):
 		o.Differs = "definition"
+	case p.stopped && (status.Supervised || status.PID != 0 || !status.Stopped):
+		o.Differs = status.State + ", want stopped"
+	case p.stopped:
 	case !status.Supervised:
 		o.Differs = "no supervisor"
 	case status.State == "stopped" && (status.Stopped || p.spec.Restart == supervise.Always):
@@ -252,6 +260,14 @@ func (s supervisors) start(ctx context.Context, p wanted) error {
 		return appliance.Errorf(appliance.NotReady, "process %s of %s: %s", p.name, p.instance, status.LastExit)
 	}
 	return nil
+}
+
+func (s supervisors) halt(ctx context.Context, p wanted) error {
+	dir := s.dir(p.named)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	return supervise.Halt(ctx, dir, p.spec)
 }
 
 func (s supervisors) remove(ctx context.Context, p named) error {

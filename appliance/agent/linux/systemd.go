@@ -55,8 +55,13 @@ func (s systemd) observe(ctx context.Context, p wanted) (host.Observation, error
 		return o, err
 	case string(have) != unit(p):
 		o.Differs = "definition"
+	case p.stopped && (running.State != "stopped" || s.enabled(p.named)):
+		o.Differs = running.State + ", want stopped"
+	case p.stopped:
 	case pending == nil:
 		o.Differs = "not restarted since it changed"
+	case !s.enabled(p.named):
+		o.Differs = "not started with the machine"
 	case running.State == "missing", running.State == "stopped" && (p.spec.Restart == supervise.Always || running.Since.IsZero()):
 		o.Differs = running.State + ", want running"
 	}
@@ -105,6 +110,47 @@ func (s systemd) start(ctx context.Context, p wanted) error {
 	if err := job(ctx, name, begin); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
+	if err := os.Remove(s.pending(p.named)); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// enabled says whether the unit is started with the machine.
+func (s systemd) enabled(p named) bool {
+	_, err := os.Lstat(filepath.Join(unitFolder, target+".wants", s.unitName(p)))
+	return err == nil
+}
+
+// halt has the unit there, and neither running nor started with the machine.
+func (s systemd) halt(ctx context.Context, p wanted) error {
+	o, err := s.observe(ctx, p)
+	if err != nil || o.Matches {
+		return err
+	}
+	name := s.unitName(p.named)
+	conn, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if running, err := s.status(ctx, p.named); err != nil {
+		return err
+	} else if running.State != "missing" { // by the definition with which it was started
+		if err := job(ctx, name, conn.StopUnitContext); err != nil {
+			return fmt.Errorf("stop %s: %w", name, err)
+		}
+	}
+	if err := durable.WriteFile(s.path(p.named), []byte(unit(p)), 0o644); err != nil {
+		return err
+	}
+	if err := conn.ReloadContext(ctx); err != nil {
+		return fmt.Errorf("reload systemd: %w", err)
+	}
+	if _, err := conn.DisableUnitFilesContext(ctx, []string{name}, false); err != nil {
+		return fmt.Errorf("disable %s: %w", name, err)
+	}
+	conn.ResetFailedUnitContext(ctx, name) // it may not have failed
 	if err := os.Remove(s.pending(p.named)); err != nil && !os.IsNotExist(err) {
 		return err
 	}

@@ -20,6 +20,9 @@ func (c Config) unitName(p named) string {
 	return fmt.Sprintf("mesh-%s.%s.%s.service", appliance.DigestOf([]byte(c.Installation.Dir)).Short()[:8], p.instance, p.name)
 }
 
+// target is what starts the units with the machine.
+const target = "multi-user.target"
+
 // policyMark begins the lines that can change without a restart.
 const policyMark = "# How it is kept:\n"
 
@@ -62,7 +65,7 @@ func unit(p wanted) string {
 	line("RestartSec=1s")
 	line("TimeoutStopSec=%dms", cmp.Or(p.spec.Stop.Milliseconds(), 10_000))
 	line("\n[Install]")
-	line("WantedBy=multi-user.target")
+	line("WantedBy=" + target)
 	return b.String()
 }
 

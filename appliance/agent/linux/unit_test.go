@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 func example() wanted {
-	return wanted{named{"hello", "web"}, "hello", supervise.Spec{
+	return wanted{named: named{"hello", "web"}, user: "hello", spec: supervise.Spec{
 		Command: []string{"/bin/sleep", "${HOME}", "%n", `a "b" \c`, "two\nlines", "1"}, Directory: "/var/lib/mesh/modules/hello",
 		Environment: map[string]string{"MESH_NODE": "n1", "A": "50% of $HOME"}, UID: 990, GID: 991, Restart: supervise.Always, Stop: 90 * time.Second}}
 }
