@@ -79,7 +79,7 @@ type Agent struct {
 	link   *bus.Link
 	beats  uint64
 	notice time.Time // of the last notice
-	asked  asked     // by notices
+	wishes wishes    // of notices
 }
 
 // Run is the agent's life; it ends with ctx or with an error that a restart will not mend.

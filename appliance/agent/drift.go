@@ -65,13 +65,13 @@ func (a *Agent) takeNotice(data []byte) error {
 	if !doc.signed.After(a.notice) {
 		return appliance.Errorf(appliance.Conflict, "hear notice: of %s, a later one was heard already", doc.signed.Format(time.RFC3339Nano)).WithReason(wire.Superseded)
 	}
-	if len(a.asked.restarts) == maxRestarts {
+	if n.Restart != "" && len(a.wishes.restarts) == maxRestarts {
 		return appliance.Errorf(appliance.NotReady, "hear notice: %d restarts wait already", maxRestarts).WithHint("ask again in a moment")
 	}
 	a.notice = doc.signed
-	a.asked.check = a.asked.check || n.Check
+	a.wishes.check = a.wishes.check || n.Check
 	if n.Restart != "" {
-		a.asked.restarts = append(a.asked.restarts, n.Restart)
+		a.wishes.restarts = append(a.wishes.restarts, n.Restart)
 	}
 	select {
 	case a.notices <- struct{}{}:
@@ -80,8 +80,8 @@ func (a *Agent) takeNotice(data []byte) error {
 	return nil
 }
 
-// asked is what notices asked for and the loop has not done yet.
-type asked struct {
+// wishes are what notices asked for and the loop has not done yet.
+type wishes struct {
 	check    bool
 	restarts []appliance.InstanceName
 }
@@ -92,13 +92,13 @@ func (a *Agent) hearNotice(ctx context.Context) {
 		a.report(nil)
 	}
 	a.mu.Lock()
-	asked, signed := a.asked, a.notice
-	a.asked.check, a.asked.restarts = false, nil
+	wishes, signed := a.wishes, a.notice
+	a.wishes.check, a.wishes.restarts = false, nil
 	a.mu.Unlock()
-	if len(asked.restarts) > 0 {
-		a.restart(ctx, asked.restarts, signed)
+	if len(wishes.restarts) > 0 {
+		a.restart(ctx, wishes.restarts, signed)
 	}
-	if asked.check {
+	if wishes.check {
 		a.look = time.Now()
 		if soonest := a.looked.Add(between); a.look.Before(soonest) {
 			a.look = soonest
