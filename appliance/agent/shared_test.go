@@ -2,6 +2,7 @@ package agent
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,12 +11,13 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// sharing is an instance that has a package, a user and folders in common with others of its kind.
+// sharing is an instance that has a package, a user, a folder and trust in common with others of its kind.
 func sharing(instance, class string) []wire.Resource {
 	return []wire.Resource{
 		resource(instance+"/package/git", wire.PackageSpec{Names: map[string]string{"apt": "git", "apk": "git-" + instance}}),
 		resource(instance+"/user/media", wire.UserSpec{Name: "media"}),
 		resource(instance+"/directory//srv/media", wire.DirectorySpec{Path: "/srv/media", Class: class, Owner: "media", Group: "media", Mode: "0750"}, instance+"/user/media"),
+		resource(instance+"/trust/mesh", wire.TrustSpec{Name: "mesh", Authority: []byte("a")}),
 	}
 }
 
@@ -25,7 +27,7 @@ func TestShared(t *testing.T) {
 	a, b := sharing("a", "cache"), sharing("b", "cache")
 	all := slices.Concat(a, b)
 	file := []wire.Resource{resource("c/file//srv/media/c", wire.FileSpec{Path: "/srv/media/c", Owner: "root", Group: "root", Mode: "0644", Content: "c"})}
-	made := "apt-get install git\nuseradd --system --home-dir /nonexistent media\ninstall -d -o media -g media -m 0750 /srv/media\n"
+	made := "apt-get install git\nuseradd --system --home-dir /nonexistent media\nupdate-ca-certificates # with the mesh's\ninstall -d -o media -g media -m 0750 /srv/media\n"
 	old := hosttest.Entry{Folder: true, Owner: "root", Group: "root", Mode: "0700"}
 	for name, c := range map[string]struct {
 		before func(*bench)
@@ -41,7 +43,7 @@ func TestShared(t *testing.T) {
 		"they come reversed":   {passes: [][]wire.Resource{slices.Concat(b, a), a, nil}, during: made},
 		"somebody lives there": {passes: [][]wire.Resource{slices.Concat(a, file), file, file, nil}, during: "useradd --system --home-dir /nonexistent media\ninstall -d -o media -g media -m 0750 /srv/media\ninstall -o root -g root -m 0644 /srv/media/c # 1 bytes, 2e7d2c03a950\n"},
 		"it was there before": {before: func(b *bench) { b.AddPackage("git"); b.AddUser("media", "/home/media"); b.Put("/srv/media", old) },
-			passes: [][]wire.Resource{a, all, b, nil}, during: "apt-get install git\nuseradd --system --home-dir /home/media media\ninstall -d -o media -g media -m 0750 /srv/media\n",
+			passes: [][]wire.Resource{a, all, b, nil}, during: "apt-get install git\nuseradd --system --home-dir /home/media media\nupdate-ca-certificates # with the mesh's\ninstall -d -o media -g media -m 0750 /srv/media\n",
 			after: "apt-get install git\nuseradd --system --home-dir /home/media media\ninstall -d -o root -g root -m 0700 /srv/media\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,6 +101,30 @@ func TestSharedAndKilled(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// DEC-13, DEC-4: what is carried and declared goes with neither declaration.
+func TestSharedWithCarried(t *testing.T) {
+	carried := []wire.Resource{resource("base/package/git", wire.PackageSpec{Names: map[string]string{"apt": "git"}})}
+	a := sharing("a", "cache")[:1]
+	for name, first := range map[string]bool{"carried first": true, "declared first": false} {
+		bench := newBench(t)
+		for _, c := range []bool{first, !first} {
+			desired := a
+			if c {
+				desired = carried
+			}
+			if _, err := bench.apply(desired, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := bench.apply(nil, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(bench.Commands(), "; "); got != "apt-get install git" {
+			t.Errorf("%s: %s", name, got)
 		}
 	}
 }

@@ -30,6 +30,7 @@ type Machine struct {
 	paths        map[string]Entry
 	keys         map[string]certified        // by the certificate's folder
 	trees        map[string]appliance.Digest // by path
+	trusts       bool                        // the mesh's authority
 	processes    map[string]*process
 	overlay      host.OverlayState
 	peers        map[string]host.OverlayPeerState
@@ -79,7 +80,7 @@ func (m *Machine) Host() host.Machine {
 		Effectors: map[wire.ResourceKind]host.Effector{
 			wire.Package: effector{m, packageThing}, wire.User: effector{m, userThing},
 			wire.Directory: effector{m, directoryThing}, wire.File: effector{m, fileThing}, wire.Certificate: effector{m, certificateThing},
-			wire.Artifact: effector{m, artifactThing},
+			wire.Artifact: effector{m, artifactThing}, wire.Trust: effector{m, trustThing},
 		},
 		Processes: processes{m}, Overlay: overlay{m}, Request: m.request, Collect: m.collect,
 		Capabilities: func() wire.Capabilities { m.mu.Lock(); defer m.mu.Unlock(); return m.capabilities },

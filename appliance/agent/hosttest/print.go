@@ -24,6 +24,9 @@ func (m *Machine) String() string {
 		}
 	}
 	lines = append(lines, overlayCommands(m.overlay)...)
+	if m.trusts {
+		lines = append(lines, "update-ca-certificates # with the mesh's")
+	}
 	for _, path := range slices.Sorted(maps.Keys(m.paths)) {
 		lines = append(lines, m.paths[path].command(path))
 	}

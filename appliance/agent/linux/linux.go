@@ -53,6 +53,7 @@ func New(c Config) (host.Machine, error) {
 			wire.File:        files{},
 			wire.Certificate: certificates{},
 			wire.Artifact:    tree,
+			wire.Trust:       trusted{c.Mesh},
 		},
 		Request:      request,
 		Collect:      tree.collect,
