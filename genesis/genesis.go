@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/overlay"
 	"github.com/novox/mesh/embedded/postgres"
@@ -30,6 +31,8 @@ type Options struct {
 	Ports       serve.Ports        // zero: 4222, 4280, 4281, 51820
 	StoreFile   string             // a file with the DSN of an existing server
 	PostgresBin string
+	Ballast     *disk.Size // what the hub holds in reserve for a full disk; nil: 64 MiB
+	LeastFree   *disk.Size // what has to stay free on the disk, see installation.Record; nil: not said
 	Log         *slog.Logger
 }
 
@@ -180,6 +183,9 @@ func (g *genesis) probes(ctx context.Context) error {
 		return err
 	}
 	if err := probe.Disk(o.Install.Dir, needFree); err != nil {
+		return err
+	}
+	if err := probe.Room(o.Install.Dir, o.LeastFree); err != nil {
 		return err
 	}
 	if o.StoreFile != "" {

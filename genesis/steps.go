@@ -118,7 +118,7 @@ func refuseForeign(o Options) error {
 // finished says whether an earlier run got to the end and everything it started still runs. Where not, the steps are taken once more:
 // they also mend what was done to the hub's files since.
 func (g *genesis) finished(ctx context.Context) bool {
-	if _, err := g.options.Install.Read(); err != nil {
+	if r, err := g.options.Install.Read(); err != nil || !r.Keeps(g.options.LeastFree) {
 		return false
 	}
 	s, err := serve.ReadSettings(g.options.Install)
@@ -234,7 +234,7 @@ func (g *genesis) decide(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := serve.Settings{Mesh: appliance.NewMeshID(), Name: o.Name, Endpoints: o.Endpoints, Range: o.Range, Ports: o.Ports, PostgresBin: o.PostgresBin,
+	s := serve.Settings{Mesh: appliance.NewMeshID(), Name: o.Name, Endpoints: o.Endpoints, Range: o.Range, Ports: o.Ports, PostgresBin: o.PostgresBin, Ballast: o.Ballast,
 		Founded: time.Now().UTC()}
 	authority, err := g.authority(&s, meshKeys)
 	if err != nil {
@@ -426,5 +426,9 @@ func (g *genesis) record(context.Context) error {
 	if err := durable.WriteFile(i.Certificate(), pki.EncodePEM(s.Hub.Certificate), 0o644); err != nil {
 		return err
 	}
-	return i.Write(installation.Record{Mesh: s.Mesh, MeshName: s.Name, Node: s.Hub.ID, Name: s.Hub.Name, Hub: true, Created: s.Founded})
+	least := g.options.LeastFree
+	if before, err := i.Read(); err == nil && least == nil {
+		least = before.LeastFree
+	}
+	return i.Write(installation.Record{Mesh: s.Mesh, MeshName: s.Name, Node: s.Hub.ID, Name: s.Hub.Name, Hub: true, Created: s.Founded, LeastFree: least})
 }

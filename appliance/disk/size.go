@@ -9,7 +9,7 @@ import (
 	"github.com/novox/mesh/appliance"
 )
 
-// Size is a number of bytes, written by people as 64M or 1.5G. It is a flag's value.
+// Size is a number of bytes, written by people as 64M or 1.5G.
 type Size uint64
 
 const units = "KMGT" // each 1024 of the one before
@@ -44,6 +44,3 @@ func (s *Size) Set(text string) error {
 	*s = Size(value)
 	return nil
 }
-
-// Type names the value in a flag's help.
-func (*Size) Type() string { return "SIZE" }

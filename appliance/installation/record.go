@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/durable"
 )
 
@@ -20,6 +21,8 @@ type Record struct {
 	Name     appliance.NodeName `json:"name"`
 	Hub      bool               `json:"hub"`
 	Created  time.Time          `json:"created"`
+	// Below it nothing new is made on this machine; absent: 1 GiB or the twentieth part of the disk, zero: that never stops anything.
+	LeastFree *disk.Size `json:"leastFree,omitempty"`
 }
 
 const maxRecord = 64 << 10
@@ -58,6 +61,11 @@ func (i Installation) Write(r Record) error {
 		return fmt.Errorf("write installation: %w", err)
 	}
 	return durable.WriteFile(i.File(), append(data, '\n'), 0o644)
+}
+
+// Keeps says whether the record has the floor that somebody asks for; nil asks for none.
+func (r Record) Keeps(least *disk.Size) bool {
+	return least == nil || r.LeastFree != nil && *r.LeastFree == *least
 }
 
 func (r Record) check() error {

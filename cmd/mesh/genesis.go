@@ -67,6 +67,8 @@ func newGenesis(g *global) *cobra.Command {
 	f.Uint16Var(&o.Ports.Broker, "broker-port", 0, "port of the broker (default 4222)")
 	f.Uint16Var(&o.Ports.Downloads, "downloads-port", 0, "port of the download server (default 4280)")
 	f.Uint16Var(&o.Ports.Artifacts, "artifacts-port", 0, "port of the artifact store (default 4281)")
+	sizeVar(f, &o.LeastFree, "least-free", leastFreeUsage)
+	sizeVar(f, &o.Ballast, "ballast", "disk space held in reserve, so that the hub comes through a full disk (default 64M; 0: none)")
 	f.Uint16Var(&o.Ports.Overlay, "overlay-port", 0, "UDP port of the overlay (default 51820)")
 	f.BoolVar(&rootless, "rootless", false, "without root (not carried out yet)")
 	f.BoolVar(&foreground, "foreground", false, "stay, and stop the mesh's processes at the end (for containers)")

@@ -68,6 +68,7 @@ func newJoin(g *global) *cobra.Command {
 	f.StringVar(&file, "token-file", "", "file that holds the token")
 	f.StringToStringVar(&o.Labels, "label", nil, "labels of the node (k=v)")
 	f.DurationVar(&o.Timeout, "timeout", time.Minute, "how long to try")
+	sizeVar(f, &o.LeastFree, "least-free", leastFreeUsage)
 	f.BoolVar(&adopt, "adopt", false, "take over what runs here (not carried out yet)")
 	f.BoolVar(&foreground, "foreground", false, "stay, and stop the mesh's processes at the end (for containers)")
 	return c

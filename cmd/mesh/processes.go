@@ -56,7 +56,7 @@ func stayLean() {
 func newAgent(g *global) *cobra.Command {
 	return &cobra.Command{Use: "agent", Short: "The node's process", Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			i, _, err := g.here("agent")
+			i, r, err := g.here("agent")
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func newAgent(g *global) *cobra.Command {
 				return err
 			}
 			defer release()
-			cfg, err := agentConfig(i)
+			cfg, err := agentConfig(i, r)
 			if err != nil {
 				return err
 			}
@@ -73,8 +73,11 @@ func newAgent(g *global) *cobra.Command {
 		}}
 }
 
+// agentReserve is more than the agent's own files take while they are written anew.
+const agentReserve = 4 << 20
+
 // agentConfig reads what this node is and whom it trusts.
-func agentConfig(i installation.Installation) (agent.Config, error) {
+func agentConfig(i installation.Installation, r installation.Record) (agent.Config, error) {
 	trust, err := identity.ReadTrust(i.Node())
 	if err != nil {
 		return agent.Config{}, err
@@ -94,7 +97,8 @@ func agentConfig(i installation.Installation) (agent.Config, error) {
 	believes := agent.Believes{Mesh: trust.Mesh, Node: trust.Node, Signing: trust.Signing}
 	clock := pki.Clock(func() time.Time { return believes.LastSigned(i.Node()) })
 	cfg := agent.Config{
-		Believes: believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, Log: logger(), Secrets: sync.OnceValue(keys.Secrets),
+		Believes: believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, LeastFree: r.LeastFree, Reserve: agentReserve, Log: logger(),
+		Secrets: sync.OnceValue(keys.Secrets),
 		Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
 			return bus.Connect(ctx, bus.Options{Endpoints: trust.Broker, TLS: pki.ClientTLS(authority, pki.BrokerName(trust.Mesh), nil, clock),
 				User: wire.NodeUser(trust.Node), Key: keys.Bus, Logger: logger(), OnConnect: connected})

@@ -15,6 +15,7 @@ import (
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent"
 	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/durable"
 	"github.com/novox/mesh/appliance/enrol"
 	"github.com/novox/mesh/appliance/identity"
@@ -31,9 +32,11 @@ type Options struct {
 	Token   string
 	Name    appliance.NodeName // empty: this machine's host name, unless it is a node already
 	Labels  map[string]string
-	Log     *slog.Logger
-	Timeout time.Duration    // for reaching the hub and being answered; 0: one minute
-	Now     func() time.Time // this machine's clock; nil: time.Now
+	// What has to stay free on the disk, see installation.Record; nil: not said.
+	LeastFree *disk.Size
+	Log       *slog.Logger
+	Timeout   time.Duration    // for reaching the hub and being answered; 0: one minute
+	Now       func() time.Time // this machine's clock; nil: time.Now
 }
 
 // Machine makes the machine that the node's effects happen on.
@@ -113,7 +116,26 @@ func (j *joining) again(ctx context.Context, r installation.Record) (Result, err
 		return Result{}, appliance.Errorf(appliance.Conflict, "join: this machine is node %s already, not %s", r.Name, j.Name).
 			WithHint("a node keeps its name; the same line without --name, or with this one, sees to it that it runs").WithNext("mesh start")
 	}
+	if !r.Keeps(j.LeastFree) {
+		if err := j.keepFree(ctx, &r); err != nil {
+			return Result{}, err
+		}
+	}
 	return j.finish(ctx, r, true)
+}
+
+// keepFree records another floor, which the agent takes up when it starts.
+func (j *joining) keepFree(ctx context.Context, r *installation.Record) error {
+	release, err := j.Install.Lock("mesh join")
+	if err != nil {
+		return err
+	}
+	defer release()
+	r.LeastFree = j.LeastFree
+	if err := j.Install.Write(*r); err != nil {
+		return err
+	}
+	return j.service.StopAgent(ctx)
 }
 
 // named takes the host name where none is given.
@@ -142,7 +164,10 @@ func (j *joining) probe(machine Machine) (err error) {
 	if err := probe.TUN(); err != nil {
 		return err
 	}
-	return probe.Disk(j.Install.Dir, needFree)
+	if err := probe.Disk(j.Install.Dir, needFree); err != nil {
+		return err
+	}
+	return probe.Room(j.Install.Dir, j.LeastFree)
 }
 
 // settle writes down what the node is. The installation's record comes last: with it the machine is a node.
@@ -157,7 +182,7 @@ func (j *joining) settle(a enrol.Admission) (installation.Record, error) {
 	if err := a.Trust.Write(i.Node()); err != nil {
 		return installation.Record{}, err
 	}
-	r := installation.Record{Mesh: a.Trust.Mesh, MeshName: a.Trust.MeshName, Node: a.Trust.Node, Name: a.Trust.Name, Created: time.Now().UTC()}
+	r := installation.Record{Mesh: a.Trust.Mesh, MeshName: a.Trust.MeshName, Node: a.Trust.Node, Name: a.Trust.Name, Created: time.Now().UTC(), LeastFree: j.LeastFree}
 	return r, i.Write(r)
 }
 

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/overlay"
 )
 
@@ -40,23 +40,39 @@ func Clock(now, built time.Time) error {
 
 // Disk refuses where less than need bytes are free around dir, which need not exist yet.
 func Disk(dir string, need uint64) error {
-	at := dir
-	var fs unix.Statfs_t
-	for {
-		err := unix.Statfs(at, &fs)
-		if err == nil {
-			break
-		}
-		if at == "/" {
-			return fmt.Errorf("look at the disk of %s: %w", dir, err)
-		}
-		at = filepath.Dir(at)
+	space, at, err := around(dir)
+	if err != nil {
+		return err
 	}
-	if free := fs.Bavail * uint64(fs.Bsize); free < need {
-		return appliance.Errorf(appliance.Unavailable, "look at the disk: %d MiB are free at %s, %d MiB are needed", free>>20, at, need>>20).
+	if space.Free < disk.Size(need) {
+		return appliance.Errorf(appliance.Unavailable, "look at the disk: %d MiB are free at %s, %d MiB are needed", space.Free>>20, at, need>>20).
 			WithHint("free some space, or choose another folder with --state")
 	}
 	return nil
+}
+
+// Room refuses where so little is free around dir that a node would make nothing there (DEC-14).
+func Room(dir string, least *disk.Size) error {
+	space, at, err := around(dir)
+	if err != nil {
+		return err
+	}
+	if _, stop := space.Bounds(least); space.Free < stop {
+		return appliance.Errorf(appliance.Unavailable, "look at the disk: %s at %s, and a node makes nothing new below %s", space, at, stop).
+			WithHint("free some space, choose another folder with --state, or let it go on with less: --least-free SIZE")
+	}
+	return nil
+}
+
+// around looks at dir, or at the nearest folder above that exists.
+func around(dir string) (space disk.Space, at string, err error) {
+	at = dir
+	space, err = disk.Look(at)
+	for err != nil && at != "/" {
+		at = filepath.Dir(at)
+		space, err = disk.Look(at)
+	}
+	return space, at, err
 }
 
 // TUN refuses where the machine cannot make TUN devices.

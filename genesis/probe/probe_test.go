@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk"
+	"github.com/novox/mesh/appliance/disk/disktest"
 	"github.com/novox/mesh/genesis/probe"
 )
 
@@ -56,6 +58,15 @@ func TestDisk(t *testing.T) {
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("made %v", left)
 	}
+	// DEC-14: a node that would make nothing is not made.
+	small := disktest.Small(t, 64<<20)
+	wants(t, probe.Room(filepath.Join(small, "a"), nil), appliance.Unavailable, "64 MiB of 64 MiB are free (100 %) at "+small, "nothing new below 1 GiB", "--least-free SIZE")
+	least := disk.Size(64 << 20)
+	if err := probe.Room(small, &least); err != nil {
+		t.Error(err)
+	}
+	disktest.Fill(t, small)
+	wants(t, probe.Room(small, &least), appliance.Unavailable, "below 64 MiB")
 }
 
 // GEN-4: whoever holds a port is named, on whatever address it is bound; our own processes are not in the way.

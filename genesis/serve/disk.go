@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -43,7 +44,7 @@ type keeper struct {
 		Restart() error
 	}
 	probe func(context.Context) error // writes, and says which streams are broken
-	wrong chan struct{}               // the broker says that something is
+	wrong atomic.Bool                 // the broker says that something is
 	log   *slog.Logger
 
 	pause  time.Duration // before the next restart
@@ -55,34 +56,28 @@ type keeper struct {
 }
 
 func newKeeper(dir string, ballast disk.Ballast, log *slog.Logger) *keeper {
-	return &keeper{dir: dir, ballast: ballast, wrong: make(chan struct{}, 1), log: log, rarely: rate.Sometimes{First: 1, Interval: time.Minute}}
+	return &keeper{dir: dir, ballast: ballast, log: log, rarely: rate.Sometimes{First: 1, Interval: time.Minute}}
 }
 
-// tell has the keeper look now. It waits for nothing.
-func (k *keeper) tell() {
-	select {
-	case k.wrong <- struct{}{}:
-	default:
-	}
-}
+// tell has the keeper look soon. It waits for nothing.
+func (k *keeper) tell() { k.wrong.Store(true) }
 
+// run looks when it is time, when the broker complains, and when the space runs out: not more often than once a second, whatever it is.
 func (k *keeper) run(ctx context.Context) {
-	for {
-		again := time.After(k.look(ctx))
-		soon := time.After(lookSoon)
+	for due := (time.Time{}); ctx.Err() == nil; {
+		space, err := disk.Look(k.dir)
+		if k.wrong.Swap(false) || err == nil && k.tight(space) || !time.Now().Before(due) {
+			due = time.Now().Add(k.look(ctx))
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-again:
-		case <-k.wrong:
-			select { // whoever can make the broker complain shall not keep us busy
-			case <-ctx.Done():
-				return
-			case <-soon:
-			}
+		case <-time.After(lookSoon):
 		}
 	}
 }
+
+// tight says whether so little is left that the next write may fail.
+func (k *keeper) tight(space disk.Space) bool { return space.Free < k.ballast.Size/16 }
 
 // look is one step. It says when the next is due.
 func (k *keeper) look(ctx context.Context) time.Duration {
@@ -100,7 +95,7 @@ func (k *keeper) look(ctx context.Context) time.Duration {
 		k.log.Error("look at the disk", "err", err)
 	case broken != nil:
 		k.mend(broken)
-	case space.Free < k.ballast.Size/16: // nobody has come upon it yet
+	case k.tight(space): // nobody has come upon it yet
 		k.letGo()
 		k.say(k.full(space))
 	case unknown != nil:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/novox/mesh/lab/netns"
@@ -13,6 +14,14 @@ import (
 
 // Binary is where Install puts the mesh on a host.
 const Binary = "/usr/local/bin/mesh"
+
+// Line is a mesh command for a host. A bed needs little space, however full the disk it lies on is.
+func Line(args ...string) []string {
+	if len(args) > 0 && (args[0] == "genesis" || args[0] == "join") && !slices.Contains(args, "--least-free") {
+		args = append(args[:len(args):len(args)], "--least-free", "16M")
+	}
+	return append([]string{Binary}, args...)
+}
 
 // Install copies the mesh binary to every host.
 func Install(ctx context.Context, bed *netns.Running, binary string) error {
@@ -69,7 +78,7 @@ func Token(ctx context.Context, hub *netns.Host) (string, error) {
 
 func run(ctx context.Context, host *netns.Host, progress io.Writer, stdin io.Reader, args ...string) error {
 	fmt.Fprintf(progress, "%s: mesh %s\n", host.Name, strings.Join(args, " "))
-	cmd := host.Command(ctx, append([]string{Binary}, args...)...)
+	cmd := host.Command(ctx, Line(args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, progress, progress
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("mesh %s on %s: %w", args[0], host.Name, err)

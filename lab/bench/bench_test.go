@@ -100,7 +100,7 @@ func BenchmarkGenesis(b *testing.B) {
 			}
 			hub := bed.Host("hub")
 			reference = append(reference, bare(b, hub, i))
-			took, _ := timed(b, hub, beds.Binary, "genesis", "--name", "bench", "--endpoint", hub.Address.String(), "--yes")
+			took, _ := timed(b, hub, beds.Line("genesis", "--name", "bench", "--endpoint", hub.Address.String(), "--yes")...)
 			ours = append(ours, took)
 			if err := bed.Down(b.Context()); err != nil {
 				b.Fatal(err)
@@ -122,7 +122,7 @@ func BenchmarkJoin(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		d, _ := timed(b, host, beds.Binary, "join", token, "--name", host.Name)
+		d, _ := timed(b, host, beds.Line("join", token, "--name", host.Name)...)
 		took = append(took, d)
 	}
 	b.ReportMetric(slices.Max(took).Seconds(), "s/join-max")
@@ -198,13 +198,13 @@ func raised(b *testing.B, spec netns.Bed, hosts int) (*netns.Running, *netns.Hos
 		b.Fatal(err)
 	}
 	hub := bed.Hosts()[0]
-	timed(b, hub, beds.Binary, "genesis", "--name", "bench", "--endpoint", hub.Address.String(), "--yes")
+	timed(b, hub, beds.Line("genesis", "--name", "bench", "--endpoint", hub.Address.String(), "--yes")...)
 	for _, host := range bed.Hosts()[1:hosts] {
 		token, err := beds.Token(b.Context(), hub)
 		if err != nil {
 			b.Fatal(err)
 		}
-		timed(b, host, beds.Binary, "join", token, "--name", host.Name)
+		timed(b, host, beds.Line("join", token, "--name", host.Name)...)
 	}
 	return bed, hub
 }

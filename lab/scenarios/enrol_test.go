@@ -87,7 +87,7 @@ func spent(t *testing.T, hub *netns.Host, id string) int {
 // claiming starts a join and returns when it is about to claim.
 func claiming(t *testing.T, host *netns.Host, token string) *exec.Cmd {
 	t.Helper()
-	cmd := host.Command(t.Context(), beds.Binary, "join", token, "--name", host.Name)
+	cmd := host.Command(t.Context(), beds.Line("join", token, "--name", host.Name)...)
 	said, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func wantHub(t *testing.T, host *netns.Host) {
 // cutShort runs genesis and kills it with kill -9 once it has told its n-th step; whole says that it came to its end before.
 func cutShort(t *testing.T, host *netns.Host, n int) (step string, whole bool) {
 	t.Helper()
-	cmd := host.Command(t.Context(), append([]string{beds.Binary}, founding(host)...)...)
+	cmd := host.Command(t.Context(), beds.Line(founding(host)...)...)
 	said, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestGenesisKilledAfterEveryStep(t *testing.T) {
 // GEN-3: of two at once the second refuses with a sentence, and the first makes the mesh.
 func twoAtOnce(t *testing.T, hub *netns.Host) {
 	wipe(t, hub)
-	first := hub.Command(t.Context(), append([]string{beds.Binary}, founding(hub)...)...)
+	first := hub.Command(t.Context(), beds.Line(founding(hub)...)...)
 	said, err := first.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func killedAnytime(t *testing.T, hub *netns.Host) {
 		wipe(t, hub)
 		part := random.Float64()
 		after := time.Duration(part * part * float64(takes)) // most steps are early ones
-		cmd := hub.Command(t.Context(), append([]string{beds.Binary}, founding(hub)...)...)
+		cmd := hub.Command(t.Context(), beds.Line(founding(hub)...)...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

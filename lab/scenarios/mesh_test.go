@@ -69,7 +69,7 @@ func equip(t *testing.T, bed *netns.Running) {
 // command runs a mesh command on a host, which must end with the code, and returns what it said on both outputs.
 func command(t *testing.T, host *netns.Host, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
-	out, errs, got, err := host.Run(t.Context(), append([]string{beds.Binary}, args...)...)
+	out, errs, got, err := host.Run(t.Context(), beds.Line(args...)...)
 	if err != nil || got != code {
 		t.Fatalf("mesh %s on %s: exit code %d, not %d: %v\n%s%s", strings.Join(args, " "), host.Name, got, code, err, out, errs)
 	}
@@ -101,6 +101,8 @@ type nodeStatus struct {
 	Unpushed                                int
 	Instances                               []struct{ Name, Health string }
 	Kept                                    []struct{ Instance, Path string }
+	Warnings                                []struct{ Code, Severity, Text, Remedy string }
+	Failures                                []struct{ ID, Status, Step, Error string }
 }
 
 func (s status) node(name string) nodeStatus {

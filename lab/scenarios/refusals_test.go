@@ -29,7 +29,7 @@ type refusal struct {
 const secret = "geheim"
 
 // line is a command line of mesh.
-func line(args ...string) []string { return append([]string{beds.Binary}, args...) }
+func line(args ...string) []string { return beds.Line(args...) }
 
 // unprivileged runs the rest as nobody.
 func unprivileged(argv []string) []string {
