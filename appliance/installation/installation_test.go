@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/disk/disktest"
 	"github.com/novox/mesh/appliance/installation"
 )
 
@@ -129,6 +130,24 @@ func TestLock(t *testing.T) {
 		t.Fatalf("let go: %v", err)
 	}
 	release()
+}
+
+// SAFE-5: on a full disk the lock holds all the same; only who has it goes unsaid.
+func TestLockOnAFullDisk(t *testing.T) {
+	dir := disktest.Small(t, 1<<20)
+	path := filepath.Join(dir, "lock")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	disktest.Fill(t, dir)
+	release, err := installation.Hold(path, "mesh agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := installation.Hold(path, "mesh agent"); appliance.KindOf(err) != appliance.Conflict {
+		t.Errorf("held by two: %v", err)
+	}
 }
 
 // SAFE-5: the lock of a killed process is nobody's.

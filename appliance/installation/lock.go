@@ -39,16 +39,10 @@ func Hold(path, what string) (release func(), err error) {
 		}
 		return nil, held(f)
 	}
-	text, err := json.Marshal(holder{os.Getpid(), what})
-	if err == nil {
-		err = f.Truncate(0)
-	}
-	if err == nil {
-		_, err = f.WriteAt(append(text, '\n'), 0)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+	// Who it is, is for people: a full disk leaves it unsaid and keeps nobody from starting.
+	if text, err := json.Marshal(holder{os.Getpid(), what}); err == nil {
+		_ = f.Truncate(0)
+		_, _ = f.WriteAt(append(text, '\n'), 0)
 	}
 	return func() {
 		_ = f.Truncate(0) // only for people: closing is what lets go
