@@ -73,6 +73,7 @@ type Agent struct {
 	standing     []wire.Warning       // the machine's own, as last told
 	warned       map[string]time.Time // by code
 	run          string
+	removed      bool // this machine is a node no more
 
 	mu     sync.Mutex
 	alive  wire.Alive
@@ -89,16 +90,28 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer cfg.Machine.Overlay.Close()
+	if !a.removed {
+		a.live(ctx)
+	}
+	if a.removed {
+		a.rest(ctx)
+	}
+	return nil
+}
+
+// live goes on until the context ends, or the mesh has removed the node.
+func (a *Agent) live(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
 	go a.connect(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait() // nothing is written to the folder after the end
+	defer cancel()
 	beside.Go(func() { a.outbox.run(ctx) })
 	beside.Go(func() { a.heartbeat(ctx) })
 	a.resume(ctx) // may take its time; the mesh hears meanwhile that the node is there
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !a.removed {
 		a.step(ctx)
 	}
-	return nil
 }
 
 func start(ctx context.Context, cfg Config) (*Agent, error) {
@@ -127,7 +140,9 @@ func start(ctx context.Context, cfg Config) (*Agent, error) {
 	a.notice = s.applied.Noticed
 	a.hold()
 	a.snapshot()
-	return a, nil
+	since, err := Removed(cfg.Dir)
+	a.removed = !since.IsZero()
+	return a, err
 }
 
 // hold takes up the last accepted membership and declaration. Where a declaration's bytes are lost, its number still holds against older

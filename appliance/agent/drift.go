@@ -33,20 +33,16 @@ func (a *Agent) lookLater() {
 	}
 }
 
-// noticed takes notices from the subject that memberships come on too. The header is not proven yet: it only says under which kind to open.
-func (a *Agent) noticed(otherwise func([]byte)) func([]byte) {
-	return func(data []byte) {
-		if h, err := wire.Peek(data); err != nil || h.Kind != wire.KindNotice {
-			otherwise(data)
-		} else if err := a.takeNotice(data); err != nil {
-			a.refused(wire.KindNotice, err)
-		}
+// noticed takes notices.
+func (a *Agent) noticed(data []byte) {
+	if err := a.takeNotice(data); err != nil {
+		a.refused(wire.KindNotice, err)
 	}
 }
 
 // takeNotice verifies a notice and wakes the loop. Played again, within its two minutes to an agent that has just started, one that asks
 // for a look causes another, and nothing else; so its time is not kept on disk, and looks are bounded to one a second. What else a notice
-// asks for counts once: its time is on disk before it is done.
+// asks for counts once, its time being on disk before it is done; or is so for good, as that this machine is a node no more.
 func (a *Agent) takeNotice(data []byte) error {
 	doc, err := a.cfg.open(data, wire.KindNotice, string(a.cfg.Node))
 	if err != nil {
@@ -59,6 +55,9 @@ func (a *Agent) takeNotice(data []byte) error {
 	n, err := wire.ParseNotice(doc.body)
 	if err != nil {
 		return err
+	}
+	if n.Removed != "" && !a.isOwn(n.Removed) {
+		return nil // meant for the machine that was this node before, or is now
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,6 +72,7 @@ func (a *Agent) takeNotice(data []byte) error {
 	if n.Restart != "" {
 		a.wishes.restarts = append(a.wishes.restarts, n.Restart)
 	}
+	a.wishes.removed = a.wishes.removed || n.Removed != ""
 	select {
 	case a.notices <- struct{}{}:
 	default: // one look serves both
@@ -83,6 +83,7 @@ func (a *Agent) takeNotice(data []byte) error {
 // wishes are what notices asked for and the loop has not done yet.
 type wishes struct {
 	check    bool
+	removed  bool // this machine shall be a node no more
 	restarts []appliance.InstanceName
 }
 
@@ -92,13 +93,17 @@ func (a *Agent) hearNotice(ctx context.Context) {
 		a.report(nil)
 	}
 	a.mu.Lock()
-	wishes, signed := a.wishes, a.notice
-	a.wishes.check, a.wishes.restarts = false, nil
+	asked, signed := a.wishes, a.notice
+	a.wishes = wishes{}
 	a.mu.Unlock()
-	if len(wishes.restarts) > 0 {
-		a.restart(ctx, wishes.restarts, signed)
+	if asked.removed {
+		a.hearRemoval()
+		return
 	}
-	if wishes.check {
+	if len(asked.restarts) > 0 {
+		a.restart(ctx, asked.restarts, signed)
+	}
+	if asked.check {
 		a.look = time.Now()
 		if soonest := a.looked.Add(between); a.look.Before(soonest) {
 			a.look = soonest

@@ -103,7 +103,7 @@ func (m *Mesh) startBroker() {
 	chain := must(pki.Chain(leaf, m.Authority.Certificate.Raw, key))(m.t)
 	dir := m.t.TempDir()
 	m.Broker = must(natsd.Start(natsd.Config{Name: pki.BrokerName(m.ID), Host: "127.0.0.1", Port: -1, StoreDir: filepath.Join(dir, "data"), Users: filepath.Join(dir, "users.conf"),
-		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return chain, nil }, Logger: m.logger("broker")}))(m.t)
+		TLS: &tls.Config{Certificates: []tls.Certificate{*chain}}, Logger: m.logger("broker")}))(m.t)
 	m.t.Cleanup(m.Broker.Close)
 }
 

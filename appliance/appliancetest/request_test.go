@@ -32,6 +32,7 @@ func arguments(node appliance.NodeName) map[operators.Verb]any {
 		operators.ModuleUnassign: operators.UnassignModule{Instance: "app", Node: node}, operators.PlanShow: operators.Scope{}, operators.PlanPush: operators.Scope{},
 		operators.StatusShow: struct{}{}, operators.OverlayShow: struct{}{}, operators.AuditList: operators.ListAudit{}, operators.NodeCheck: operators.CheckNodes{},
 		operators.ModuleStop: operators.SwitchModule{Instance: "app"}, operators.ModuleStart: operators.SwitchModule{Instance: "app"}, operators.ModuleRestart: operators.SwitchModule{Instance: "app"},
+		operators.NodeRemove: operators.RemoveNode{Node: node}, operators.NodeReplace: operators.ReplaceNode{Node: node},
 		operators.SettingSet: operators.SetSetting{Module: "site", Name: "title", Value: "x"}, operators.SettingUnset: operators.UnsetSetting{Module: "site", Name: "title"},
 		operators.SettingList:   operators.ListSettings{Module: "mesh-network"},
 		operators.ArtifactGrant: operators.GrantPush{Module: "app"}, operators.ArtifactList: operators.ListArtifacts{}, operators.ArtifactShow: operators.ShowArtifact{}, // of one that is there

@@ -21,6 +21,7 @@ func TestBrokerHoldsTheMatrix(t *testing.T) {
 	node, other := c.AddNode(t), c.AddNode(t)
 	token, otherToken := c.AddToken(t), c.AddToken(t)
 	operator, otherOperator := c.AddOperator(t), c.AddOperator(t)
+	c.AddDeparted(t, node)
 	s := bustest.Start(t, c.Records)
 	s.Controller(t, c)
 	for _, u := range []struct {
@@ -33,6 +34,7 @@ func TestBrokerHoldsTheMatrix(t *testing.T) {
 		{busauth.KindNode, string(node), wire.NodeUser(node)},
 		{busauth.KindToken, string(token), wire.TokenUser(token)},
 		{busauth.KindOperator, string(operator), wire.OperatorUser(operator)},
+		{busauth.KindDeparted, string(node), "departed-" + string(node)},
 	} {
 		cells := busauth.Matrix(u.kind, u.id, busauth.Others{Node: other, Token: otherToken, Operator: otherOperator})
 		d := newDenials()

@@ -21,6 +21,7 @@ type Records struct {
 	Nodes      []Node
 	Tokens     []Token // open ones, and the recently ended, whose joiners are still told why
 	Operators  []Operator
+	Departed   []Departed
 }
 
 // Controller has a user in each account.
@@ -39,6 +40,12 @@ type Token struct {
 type Operator struct {
 	ID  appliance.OperatorID
 	Bus string
+}
+
+// Departed is a machine that is no node any more, under the bus key it had.
+type Departed struct {
+	Node appliance.NodeID
+	Bus  string
 }
 
 // MaxFile bounds the users file in bytes; some 30 000 users.
@@ -78,6 +85,9 @@ func Compose(r Records) (file []byte, left []string, err error) {
 	}
 	for _, t := range sorted(r.Tokens, func(t Token) string { return string(t.ID) }) {
 		c.add(entry{KindToken, string(t.ID), t.Bus}, t.ID.Valid())
+	}
+	for _, d := range sorted(r.Departed, func(d Departed) string { return string(d.Node) + d.Bus }) { // last: who has its key by now goes first
+		c.add(entry{KindDeparted, string(d.Node), d.Bus}, d.Node.Valid())
 	}
 	file = c.file()
 	if len(file) > MaxFile {

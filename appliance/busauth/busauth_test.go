@@ -54,6 +54,7 @@ func records(t testing.TB) busauth.Records {
 		Nodes:      []busauth.Node{{nodeB, key(t, 'b')}, {hub, key(t, 'h')}},
 		Tokens:     []busauth.Token{{tokenA, key(t, 't')}},
 		Operators:  []busauth.Operator{{operator, key(t, 'o')}},
+		Departed:   []busauth.Departed{{nodeC, key(t, 'd')}, {nodeB, key(t, 'e')}}, // removed; replaced by the one that is there
 	}
 }
 
@@ -86,6 +87,7 @@ func TestCompose(t *testing.T) {
 		t.Error(err)
 	}
 	slices.Reverse(r.Nodes)
+	slices.Reverse(r.Departed)
 	again, _, err := busauth.Compose(r)
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +114,7 @@ func TestLeftOut(t *testing.T) {
 	}
 	r.Nodes = append(r.Nodes, busauth.Node{nodeC, ""}, busauth.Node{"n*", key(t, 'x')}, busauth.Node{"", key(t, 'y')})
 	r.Tokens = append(r.Tokens, busauth.Token{tokenB, "\"}]\ninclude \"/etc/shadow\""})
+	r.Departed = append(r.Departed, busauth.Departed{nodeC, r.Nodes[0].Bus}) // it has joined anew under the key it had
 	r.Operators = append(r.Operators, busauth.Operator{otherOp, account}, busauth.Operator{"obbbbbbbbbbbbbb2", r.Nodes[1].Bus})
 	file, left, err := busauth.Compose(r)
 	if err != nil {
@@ -127,6 +130,7 @@ func TestLeftOut(t *testing.T) {
 		"operator-obbbbbbbbbbbbbb2: its bus key is that of node-naaaaaaaaaaaaaaa",
 		"operator-obbbbbbbbbbbbbbb: not a user nkey: " + strconv.Quote(account),
 		`token-tbbbbbbbbbbbbbbb: not a user nkey: "\"}]\ninclude \"/etc/shadow\""`,
+		"node-nccccccccccccccc: its bus key is that of node-nbbbbbbbbbbbbbbb",
 	}
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
@@ -160,7 +164,7 @@ var kinds = []struct {
 	id   string
 }{
 	{busauth.KindController, ""}, {busauth.KindNode, string(nodeB)}, {busauth.KindToken, string(tokenA)},
-	{busauth.KindOperator, string(operator)}, {busauth.KindControllerModules, ""},
+	{busauth.KindOperator, string(operator)}, {busauth.KindDeparted, string(nodeB)}, {busauth.KindControllerModules, ""},
 }
 
 // BUS-2: the whole matrix as a table for a person to read: P publish, S subscribe.
@@ -252,6 +256,8 @@ func TestRightsNameTheUsersOwn(t *testing.T) {
 		{busauth.KindToken, string(tokenA), busauth.Subscribe, []string{wire.InboxPrefix(wire.TokenUser(tokenA)) + ".>"}},
 		{busauth.KindOperator, string(operator), busauth.Publish, []string{wire.RequestSubject(operator, "*.*")}},
 		{busauth.KindOperator, string(operator), busauth.Subscribe, []string{wire.InboxPrefix(wire.OperatorUser(operator)) + ".>"}},
+		{busauth.KindDeparted, string(nodeB), busauth.Publish, []string{wire.AliveSubject(nodeB)}}, // NODE-8
+		{busauth.KindDeparted, string(nodeB), busauth.Subscribe, []string{wire.NoticeSubject(nodeB)}},
 	} {
 		slices.Sort(c.want)
 		if diff := cmp.Diff(c.want, c.kind.Subjects(c.verb, c.id)); diff != "" {

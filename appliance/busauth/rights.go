@@ -16,11 +16,12 @@ const (
 	KindNode              Kind = "node"
 	KindToken             Kind = "token"
 	KindOperator          Kind = "operator"
+	KindDeparted          Kind = "departed"           // a machine that was removed, until it has heard so
 	KindControllerModules Kind = "controller-modules" // the controller's user in MODULES
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{KindController, KindNode, KindToken, KindOperator, KindControllerModules}
+var Kinds = []Kind{KindController, KindNode, KindToken, KindOperator, KindDeparted, KindControllerModules}
 
 // The two accounts (BUS-2).
 const (
@@ -39,7 +40,7 @@ func (k Kind) Account() string {
 // User is the name whose inbox prefix the user owns.
 func (k Kind) User(id string) string {
 	switch k {
-	case KindNode:
+	case KindNode, KindDeparted:
 		return wire.NodeUser(appliance.NodeID(id))
 	case KindToken:
 		return wire.TokenUser(appliance.TokenID(id))
@@ -95,6 +96,10 @@ var Rights = slices.Concat(
 
 		{KindOperator, Publish, own(wire.SubjectRequests)},
 		{KindOperator, Subscribe, inbox},
+
+		// It says that it is there and is told that it was removed; no inbox: its successor has the same.
+		{KindDeparted, Publish, own(wire.SubjectAlives)},
+		{KindDeparted, Subscribe, own(wire.SubjectNotices)},
 
 		{KindController, Publish, wire.SubjectDeclarations},
 		{KindController, Publish, wire.SubjectNotices},

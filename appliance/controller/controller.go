@@ -30,6 +30,7 @@ type Config struct {
 	SetUsers  func(file []byte) error // hands a composed users file to the broker
 	Downloads *downloads.Server       // where agents of another version and bare machines get the binary
 	Artifacts Artifacts               // the artifact store
+	Published func(membership []byte) // told each membership, the last one at start too; nil: nobody
 	Warnings  func() []wire.Warning   // of the hub itself, beside what its agent reports; nil: none
 	Collect   time.Duration           // between two collections of artifacts; 0: an hour
 	Scrub     time.Duration           // between two scrubs of the artifact store; 0: a day
@@ -79,6 +80,7 @@ func Run(ctx context.Context, cfg Config) error {
 	c.cfg.Artifacts.Follow(c.declaredArtifacts)
 	g.Go(func() error { return c.collectArtifacts(ctx) })
 	g.Go(func() error { return c.scrubArtifacts(ctx) })
+	g.Go(func() error { return c.forget(ctx) })
 	hear := func(subject string, handle func(context.Context, bus.Message)) error {
 		stop, err := c.cfg.Link.Subscribe(subject, func(m bus.Message) { handle(ctx, m) })
 		if err == nil {
@@ -117,6 +119,7 @@ func (c *Controller) start(ctx context.Context) (err error) {
 	if err := c.members.load(ctx, c.cfg.Store); err != nil {
 		return err
 	}
+	c.published(c.members.after(appliance.Number{}))
 	if err := c.composeMembers(ctx); err != nil {
 		return err
 	}

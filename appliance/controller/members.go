@@ -70,6 +70,12 @@ func (c *Controller) publishMembers(ctx context.Context) error {
 	}
 }
 
+func (c *Controller) published(envelope []byte) {
+	if c.cfg.Published != nil && envelope != nil {
+		c.cfg.Published(envelope)
+	}
+}
+
 // composeMembers issues a new membership where it differs from the last.
 func (c *Controller) composeMembers(ctx context.Context) error {
 	c.composing.Lock()
@@ -86,6 +92,9 @@ func (c *Controller) composeMembers(ctx context.Context) error {
 				m.Broker = append(m.Broker, net.JoinHostPort(n.Address.String(), port))
 			}
 		}
+	}
+	if m.Revoked, err = c.cfg.Store.Revoked(ctx, time.Now(), membership.MaxRevoked); err != nil {
+		return err
 	}
 	body, err := membership.Body(m)
 	if err != nil {
@@ -113,6 +122,7 @@ func (c *Controller) composeMembers(ctx context.Context) error {
 	c.members.mu.Lock()
 	c.members.number, c.members.digest, c.members.envelope = number, appliance.DigestOf(body), envelope
 	c.members.mu.Unlock()
+	c.published(envelope)
 	c.publish(wire.SubjectMembership, envelope)
 	return nil
 }

@@ -38,6 +38,9 @@ func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict 
 	if err != nil {
 		return bus.Dead(err.Error())
 	}
+	if report.Facts != nil && report.Facts.Leaving {
+		return c.hearLeaving(ctx, id)
+	}
 	superseded := false
 	c.roster.with(id, func(n *member) {
 		n.seen = time.Now()
@@ -68,7 +71,9 @@ const sendAgain = 2 * time.Second
 func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	id, h, body, err := c.said(m, 2, wire.KindAlive)
 	if err != nil {
-		c.log.Warn("alive refused", "subject", m.Subject, "err", err)
+		if !c.hearDeparted(id, m) {
+			c.log.Warn("alive refused", "subject", m.Subject, "err", err)
+		}
 		return
 	}
 	alive, err := wire.ParseAlive(body)
@@ -79,7 +84,7 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	now := time.Now()
 	var fresh, changed bool
 	var again []byte
-	notice := c.members.after(alive.Membership)
+	members := c.members.after(alive.Membership)
 	c.roster.with(id, func(n *member) {
 		if fresh = n.runs.take(alive.Run, h.Sequence, now); !fresh {
 			return
@@ -93,9 +98,9 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 		if n.declared.Digest == "" && now.Sub(n.resent) > sendAgain { // its first declaration failed
 			n.resent, changed = now, true
 		}
-		if notice != nil && now.Sub(n.noticed) < sendAgain {
-			notice = nil
-		} else if notice != nil {
+		if members != nil && now.Sub(n.noticed) < sendAgain {
+			members = nil
+		} else if members != nil {
 			n.noticed = now
 		}
 		if n.declared.Digest != "" && n.declared.Digest != alive.Digest && now.Sub(n.resent) > sendAgain {
@@ -119,8 +124,8 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 	} else if again != nil {
 		c.publish(wire.DeclarationSubject(id), again)
 	}
-	if notice != nil {
-		c.publish(wire.NoticeSubject(id), notice)
+	if members != nil {
+		c.publish(wire.DeclarationSubject(id), members)
 	}
 }
 

@@ -50,6 +50,8 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.SessionLogs:    (*Controller).openLogs,
 	operators.SessionExec:    (*Controller).openExec,
 	operators.SessionSend:    (*Controller).sendSession,
+	operators.NodeRemove:     (*Controller).removeNode,
+	operators.NodeReplace:    (*Controller).replaceNode,
 	operators.AuditList:      (*Controller).listAudit,
 	operators.ArtifactGrant:  (*Controller).grantArtifact,
 	operators.ArtifactList:   (*Controller).listArtifacts,

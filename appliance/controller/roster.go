@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"encoding/base64"
 	"maps"
 	"slices"
 	"sync"
@@ -18,8 +19,15 @@ import (
 // roster is what every message needs of the records: whose key, and what was last sent. It is in memory, so that nodes are heard and
 // judged while the store is away (BUS-13).
 type roster struct {
-	mu    sync.Mutex
-	nodes map[appliance.NodeID]*member
+	mu       sync.Mutex
+	nodes    map[appliance.NodeID]*member
+	departed map[appliance.NodeID][]*departed // by the id they had; of one that was replaced it is its successor's
+}
+
+// departed is a machine that is a node no more.
+type departed struct {
+	identity ed25519.PublicKey
+	told     time.Time
 }
 
 // member is one node in the roster.
@@ -49,8 +57,20 @@ func (r *roster) load(ctx context.Context, s *store.Store) error {
 	if err != nil {
 		return err
 	}
+	gone, err := s.Departed(ctx, time.Now())
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.departed = map[appliance.NodeID][]*departed{}
+	for _, d := range gone {
+		key, err := base64.StdEncoding.DecodeString(d.Identity)
+		if err != nil {
+			return err
+		}
+		r.departed[d.Node] = append(r.departed[d.Node], &departed{identity: key})
+	}
 	fresh := make(map[appliance.NodeID]*member, len(nodes))
 	for _, n := range nodes {
 		public, err := identity.ParsePublic(n.Keys)
@@ -157,12 +177,47 @@ func (v *versionTurns) take(now time.Time) bool {
 // clone says whether two machines speak under the key: it ends once only one has spoken for as long as a lost node is waited for.
 func (r *runs) clone(now time.Time) bool { return !r.back.IsZero() && now.Sub(r.back) < lostAfter }
 
-// add puts a node that was just recorded into the roster; one that is there stays.
+// add puts a node that was just recorded into the roster, in the place of the machine that it replaces; one that is there stays.
 func (r *roster) add(id appliance.NodeID, m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.nodes[id] == nil {
-		r.nodes[id] = m
+	switch have := r.nodes[id]; {
+	case have == nil:
+	case have.identity.Equal(m.identity):
+		return
+	default:
+		r.departed[id] = append(r.departed[id], &departed{identity: have.identity})
+		m.declared = have.declared
+	}
+	r.nodes[id] = m
+}
+
+// departedAs gives the identity key of the departed machine that signed an alive, nil where none did; told says that it has just been
+// told. Its time and sequence do not matter: an old alive has the same answer.
+func (r *roster) departedAs(id appliance.NodeID, alive []byte, mesh appliance.MeshID) (identity ed25519.PublicKey, told bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.departed[id] {
+		h, _, err := wire.Open(alive, wire.KindAlive, d.identity)
+		if err != nil || h.From != string(id) || h.Mesh != mesh || h.To != string(mesh) {
+			continue
+		}
+		now := time.Now()
+		if told = now.Sub(d.told) < sendAgain; !told {
+			d.told = now
+		}
+		return d.identity, told
+	}
+	return nil, false
+}
+
+// remove takes out a node that is none.
+func (r *roster) remove(id appliance.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.nodes[id]; m != nil {
+		r.departed[id] = append(r.departed[id], &departed{identity: m.identity})
+		delete(r.nodes, id)
 	}
 }
 

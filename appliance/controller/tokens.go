@@ -25,6 +25,11 @@ func (c *Controller) createToken(ctx context.Context, a asked) (any, error) {
 	if err := a.read(&ask); err != nil {
 		return nil, err
 	}
+	return c.makeToken(ctx, a.by, ask, "")
+}
+
+// makeToken makes a token, of a node of its own or in the place of another.
+func (c *Controller) makeToken(ctx context.Context, by store.By, ask operators.NewToken, replaces appliance.NodeID) (any, error) {
 	if ask.TTL == 0 {
 		ask.TTL = time.Hour
 	}
@@ -47,8 +52,8 @@ func (c *Controller) createToken(ctx context.Context, a asked) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	expires := a.by.At.Add(ask.TTL)
-	err = c.cfg.Store.CreateToken(ctx, a.by, store.Token{ID: made.ID, Name: ask.Name, Labels: ask.Label, Uses: ask.Uses, Bus: public.Bus, Claim: public.Claim, ExpiresAt: expires})
+	expires := by.At.Add(ask.TTL)
+	err = c.cfg.Store.CreateToken(ctx, by, store.Token{ID: made.ID, Name: ask.Name, Replaces: replaces, Labels: ask.Label, Uses: ask.Uses, Bus: public.Bus, Claim: public.Claim, ExpiresAt: expires})
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +89,7 @@ func (c *Controller) listTokens(ctx context.Context, a asked) (any, error) {
 	}
 	out := make([]operators.Token, 0, len(tokens))
 	for _, t := range tokens {
-		out = append(out, operators.Token{ID: t.ID, Uses: t.Uses, Used: t.Used, Expires: t.ExpiresAt, State: tokenState(t, a.by.At), Name: t.Name})
+		out = append(out, operators.Token{ID: t.ID, Uses: t.Uses, Used: t.Used, Expires: t.ExpiresAt, State: tokenState(t, a.by.At), Name: t.Name, Replaces: t.Replaces != ""})
 	}
 	return out, nil
 }

@@ -452,7 +452,7 @@ func TestAnswers(t *testing.T) {
 		}
 	}
 	e := appliance.AsError(open(must(enrol.SealRefusal(s.mesh, s.keys.Signing, claimed.Header, enrol.RefuseName("box"), now))))
-	if e.Kind != appliance.Conflict || e.Next != "mesh join TOKEN --name OTHER" || e.Hint == "" {
+	if e.Kind != appliance.Conflict || e.Next != "mesh node replace box   (on the hub)" || e.Hint == "" {
 		t.Errorf("the refusal came as %+v", e)
 	}
 	stranger := other.node

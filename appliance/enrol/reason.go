@@ -64,7 +64,9 @@ func Refuse(reason appliance.Reason, text string) *appliance.Error {
 
 // RefuseName says that another node has the name.
 func RefuseName(name appliance.NodeName) *appliance.Error {
-	return Refuse(NameTaken, "enrol: a node named "+string(name)+" exists").WithNext("mesh join TOKEN --name OTHER")
+	return Refuse(NameTaken, "enrol: a node named "+string(name)+" exists").
+		WithHint("join as another with --name OTHER; to take that node's place, join with the token that the hub makes for it").
+		WithNext("mesh node replace " + string(name) + "   (on the hub)")
 }
 
 // Passing says whether the same question may be answered otherwise in a moment.

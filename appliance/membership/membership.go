@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +16,13 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// MaxMembers bounds a membership; its envelope must fit one bus message.
-const MaxMembers = 4000
+// MaxMembers and MaxRevoked bound a membership; its envelope must fit one bus message.
+const (
+	MaxMembers = 4000
+	MaxRevoked = 4000
+)
+
+var serial = regexp.MustCompile(`^[0-9a-f]{1,40}$`)
 
 // Body checks the membership and gives its bytes, members by name and serials sorted: the same bytes for the same members.
 func Body(m wire.Membership) ([]byte, error) {
@@ -75,6 +81,10 @@ func Check(m wire.Membership) error {
 		return refuse("no overlay port")
 	case len(m.Members) > MaxMembers:
 		return refuse(strconv.Itoa(len(m.Members)) + " members, at most " + strconv.Itoa(MaxMembers))
+	case len(m.Revoked) > MaxRevoked:
+		return refuse(strconv.Itoa(len(m.Revoked)) + " revoked certificates, at most " + strconv.Itoa(MaxRevoked))
+	case slices.ContainsFunc(m.Revoked, func(s string) bool { return !serial.MatchString(s) }):
+		return refuse("a revoked certificate that is no serial")
 	case len(m.Broker) == 0 || len(m.Broker) > 16:
 		return refuse(strconv.Itoa(len(m.Broker)) + " broker endpoints, between 1 and 16")
 	}

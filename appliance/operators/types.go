@@ -35,6 +35,8 @@ type Token struct {
 	Expires time.Time          `json:"expires"`
 	State   string             `json:"state"` // open, used, expired, revoked
 	Name    appliance.NodeName `json:"name,omitempty"`
+
+	Replaces bool `json:"replaces,omitempty"` // its machine takes the place of the node of that name
 }
 
 // RevokeToken names a token by its id.
@@ -186,6 +188,26 @@ type CheckNodes struct {
 // Checked names the nodes that were asked. What they find is in their status.
 type Checked struct {
 	Nodes []appliance.NodeName `json:"nodes"`
+}
+
+// RemoveNode names a node that shall be none.
+type RemoveNode struct {
+	Node appliance.NodeName `json:"node"`
+}
+
+// RemovedNode says what a node was.
+type RemovedNode struct {
+	Node      appliance.NodeName       `json:"node"`
+	ID        appliance.NodeID         `json:"id"`
+	Instances []appliance.InstanceName `json:"instances"` // that were assigned to it
+	Revoked   int                      `json:"revoked"`   // certificates
+	Knows     []string                 `json:"knows"`     // secrets that an operator set and its machine goes on knowing: change them
+}
+
+// ReplaceNode asks for a token with which another machine takes a node's place. TTL 0 means one hour.
+type ReplaceNode struct {
+	Node appliance.NodeName `json:"node"`
+	TTL  time.Duration      `json:"ttl,omitempty"` // nanoseconds
 }
 
 // InstanceStatus is what the mesh knows of one instance.

@@ -44,6 +44,8 @@ const (
 	SessionLogs    Verb = "session.logs"
 	SessionExec    Verb = "session.exec"
 	SessionSend    Verb = "session.send"
+	NodeRemove     Verb = "node.remove"
+	NodeReplace    Verb = "node.replace"
 	AuditList      Verb = "audit.list"
 	ArtifactGrant  Verb = "artifact.grant"
 	ArtifactList   Verb = "artifact.list"
@@ -74,6 +76,8 @@ var table = map[Verb][]Role{
 	SessionLogs:    {Admin, Viewer},
 	SessionExec:    {Admin},
 	SessionSend:    {Admin, Viewer}, // to a session of one's own
+	NodeRemove:     {Admin},
+	NodeReplace:    {Admin},
 	AuditList:      {Admin},
 	ArtifactGrant:  {Admin},
 	ArtifactList:   {Admin, Viewer},

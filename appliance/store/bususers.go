@@ -32,6 +32,10 @@ func (s *Store) BusUsers(ctx context.Context) (r busauth.Records, err error) {
 			return err
 		}
 		r.Operators, err = rows[busauth.Operator](ctx, tx, `SELECT id, bus FROM operator ORDER BY id`)
+		if err != nil {
+			return err
+		}
+		r.Departed, err = rows[busauth.Departed](ctx, tx, `SELECT node, bus FROM departed WHERE until > now() ORDER BY node, bus`)
 		return err
 	})
 	return r, err

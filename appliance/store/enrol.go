@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 
 	"github.com/jackc/pgx/v5"
@@ -81,12 +82,10 @@ func spend(ctx context.Context, tx pgx.Tx, by By, e Enrolment) (Enrolled, error)
 	if err := freeKeys(ctx, tx, e.Keys); err != nil {
 		return Enrolled{}, err
 	}
-	n := newNode{ID: appliance.NewNodeID(), Name: e.Name, State: e.State, Keys: e.Keys, Capabilities: e.Capabilities, Labels: map[string]string{}}
-	for _, labels := range []map[string]string{e.Labels, t.Labels} {
-		for k, v := range labels {
-			n.Labels[k] = v
-		}
+	if t.Replaces != "" {
+		return replace(ctx, tx, by, e, t)
 	}
+	n := newNode{ID: appliance.NewNodeID(), Name: e.Name, State: e.State, Keys: e.Keys, Capabilities: e.Capabilities, Labels: merged(e.Labels, t.Labels)}
 	if t.Name != "" {
 		n.Name = t.Name
 	}
@@ -132,18 +131,35 @@ func spendToken(ctx context.Context, tx pgx.Tx, by By, id appliance.TokenID) (To
 	return Token{}, enrol.Refuse(enrol.TokenExpired, "the token expired at "+t.ExpiresAt.Format("2006-01-02 15:04:05 MST"))
 }
 
-// freeKeys refuses keys that a live node has (NET-8).
+// merged are labels of which later ones go before earlier ones.
+func merged(all ...map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, labels := range all {
+		maps.Copy(out, labels)
+	}
+	return out
+}
+
+// freeKeys refuses keys that a live node has (NET-8), or a machine that is a node no more: those may be in other hands.
 func freeKeys(ctx context.Context, tx pgx.Tx, k wire.PublicKeys) error {
 	type live struct {
 		Kind string
 		Name appliance.NodeName
+		Gone bool
 	}
 	found, err := rows[live](ctx, tx, `
-		SELECT k.kind, n.name FROM node_key AS k JOIN node AS n ON n.id = k.node
-		WHERE k.retired IS NULL AND (k.kind, k.public) IN (('identity', $1), ('overlay', $2), ('sealing', $3), ('tls', $4), ('bus', $5))
-		ORDER BY k.kind = 'identity' DESC, k.kind = 'overlay' DESC, k.kind`, k.Identity, k.Overlay, k.Sealing, k.TLS, k.Bus)
+		SELECT kind, name, gone FROM (
+			SELECT k.kind, n.name, false AS gone FROM node_key AS k JOIN node AS n ON n.id = k.node
+			WHERE k.retired IS NULL AND (k.kind, k.public) IN (('identity', $1), ('overlay', $2), ('sealing', $3), ('tls', $4), ('bus', $5))
+			UNION ALL SELECT 'identity', name, true FROM departed WHERE identity = $1 OR bus = $5
+		) AS found
+		ORDER BY gone, kind = 'identity' DESC, kind = 'overlay' DESC, kind`, k.Identity, k.Overlay, k.Sealing, k.TLS, k.Bus)
 	if err != nil || len(found) == 0 {
 		return err
+	}
+	if found[0].Gone {
+		return enrol.Refuse(enrol.KeyTaken, "this machine's keys are those of node "+string(found[0].Name)+", which was removed or replaced").
+			WithHint("a machine joins again with new keys: have it leave first").WithNext("mesh leave")
 	}
 	if found[0].Kind == "identity" {
 		return enrol.Refuse(enrol.AlreadyEnrolled, "this machine's identity key is that of node "+string(found[0].Name)).

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +60,7 @@ func lost(err error) bool {
 	var network net.Error
 	var connect *pgconn.ConnectError
 	var call syscall.Errno
-	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrDeadlineExceeded, context.Canceled, context.DeadlineExceeded, puddle.ErrClosedPool} {
+	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrDeadlineExceeded, context.Canceled, context.DeadlineExceeded, puddle.ErrClosedPool, driver.ErrBadConn, sql.ErrConnDone} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -75,16 +75,25 @@ func addNode(ctx context.Context, tx pgx.Tx, by By, n newNode) error {
 		INSERT INTO node (id, name, hub, mode, labels, state, endpoint, certificate, enrolled_at)
 		VALUES ($1, $2, $3, 'converged', $4, $5, NULLIF($6, ''), $7, $8)`,
 		n.ID, n.Name, n.Hub, n.Labels, n.State, n.Endpoint, n.Certificate, by.At)
-	b.Queue(`
-		INSERT INTO node_key (node, kind, public, since)
-		VALUES ($1, 'identity', $2, $7), ($1, 'overlay', $3, $7), ($1, 'sealing', $4, $7), ($1, 'tls', $5, $7), ($1, 'bus', $6, $7)`,
-		n.ID, n.Keys.Identity, n.Keys.Overlay, n.Keys.Sealing, n.Keys.TLS, n.Keys.Bus, by.At)
+	queueKeys(&b, n.ID, n.Keys, by.At)
 	b.Queue(`INSERT INTO overlay_address (address, node) VALUES ($1, $2)`, n.Address, n.ID)
-	b.Queue(`INSERT INTO node_alive (node, capabilities) VALUES ($1, $2)`, n.ID, n.Capabilities)
-	b.Queue(`INSERT INTO report (node) VALUES ($1)`, n.ID)
+	queueUnheard(&b, n.ID, n.Capabilities)
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 		return err
 	}
 	return audit(ctx, tx, by, "node enrol", string(n.Name), nil, map[string]any{
 		"id": n.ID, "name": n.Name, "hub": n.Hub, "address": n.Address, "keys": n.Keys, "labels": n.Labels, "capabilities": n.Capabilities})
+}
+
+func queueKeys(b *pgx.Batch, node appliance.NodeID, k wire.PublicKeys, since time.Time) {
+	b.Queue(`
+		INSERT INTO node_key (node, kind, public, since)
+		VALUES ($1, 'identity', $2, $7), ($1, 'overlay', $3, $7), ($1, 'sealing', $4, $7), ($1, 'tls', $5, $7), ($1, 'bus', $6, $7)`,
+		node, k.Identity, k.Overlay, k.Sealing, k.TLS, k.Bus, since)
+}
+
+// queueUnheard makes the rows of a machine that has said nothing yet.
+func queueUnheard(b *pgx.Batch, node appliance.NodeID, c wire.Capabilities) {
+	b.Queue(`INSERT INTO node_alive (node, capabilities) VALUES ($1, $2)`, node, c)
+	b.Queue(`INSERT INTO report (node) VALUES ($1)`, node)
 }

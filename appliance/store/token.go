@@ -15,7 +15,8 @@ import (
 // Token is a right to join. The records hold the public halves of the keys derived from its secret, never the secret.
 type Token struct {
 	ID        appliance.TokenID  `json:"id"`
-	Name      appliance.NodeName `json:"name,omitempty"` // the name its node will have; only with one use
+	Name      appliance.NodeName `json:"name,omitempty"`     // the name its node will have; only with one use
+	Replaces  appliance.NodeID   `json:"replaces,omitempty"` // the node whose place its machine takes; Name is that node's
 	Labels    map[string]string  `json:"labels,omitempty"`
 	Uses      int                `json:"uses"`
 	Used      int                `json:"used"`
@@ -27,7 +28,7 @@ type Token struct {
 }
 
 const selectToken = `
-	SELECT id, COALESCE(name, '') AS name, labels, uses, used, bus, claim, created_at, expires_at,
+	SELECT id, COALESCE(name, '') AS name, COALESCE(replaces, '') AS replaces, labels, uses, used, bus, claim, created_at, expires_at,
 		COALESCE(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at
 	FROM token`
 
@@ -57,26 +58,51 @@ func token(ctx context.Context, tx pgx.Tx, id appliance.TokenID) (Token, error) 
 	return t, err
 }
 
-// CreateToken records a token; CreatedAt is the change's time. A name that is taken is refused here already.
+// CreateToken records a token; CreatedAt is the change's time. A name that is taken is refused here already. One that replaces a node takes
+// the place of an earlier one that does.
 func (s *Store) CreateToken(ctx context.Context, by By, t Token) error {
 	return s.change(ctx, "create token", by, func(tx pgx.Tx) error {
 		t.CreatedAt, t.Used, t.RevokedAt = by.At, 0, time.Time{}
-		if t.Name != "" {
-			if err := freeForNode(ctx, tx, t.Name); err != nil {
-				return err
-			}
+		if err := checkName(ctx, tx, by, &t); err != nil {
+			return err
 		}
 		if t.Labels == nil {
 			t.Labels = map[string]string{}
 		}
 		_, err := tx.Exec(ctx, `
-			INSERT INTO token (id, name, labels, uses, bus, claim, created_at, expires_at) VALUES ($1, NULLIF($2, ''), $3, $4, $5, $6, $7, $8)`,
-			t.ID, string(t.Name), t.Labels, t.Uses, t.Bus, t.Claim, t.CreatedAt, t.ExpiresAt)
+			INSERT INTO token (id, name, replaces, labels, uses, bus, claim, created_at, expires_at)
+			VALUES ($1, NULLIF($2, ''), NULLIF($3, ''), $4, $5, $6, $7, $8, $9)`,
+			t.ID, string(t.Name), string(t.Replaces), t.Labels, t.Uses, t.Bus, t.Claim, t.CreatedAt, t.ExpiresAt)
 		if err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "token create", string(t.ID), nil, t)
 	})
+}
+
+// checkName settles the name of a token's machine: free, or that of the node it replaces.
+func checkName(ctx context.Context, tx pgx.Tx, by By, t *Token) error {
+	if t.Replaces == "" {
+		if t.Name == "" {
+			return nil
+		}
+		return freeForNode(ctx, tx, t.Name)
+	}
+	n, err := lockedNode(ctx, tx, t.Replaces)
+	if err != nil {
+		return err
+	}
+	if n.Hub {
+		return appliance.Errorf(appliance.Conflict, "replace node %s: it is the hub", n.Name).WithHint("another machine becomes the hub with a copy of the hub's state folder")
+	}
+	t.Name = n.Name
+	return endReplacing(ctx, tx, by, n.ID)
+}
+
+// endReplacing revokes the unspent tokens with which a machine would take a node's place.
+func endReplacing(ctx context.Context, tx pgx.Tx, by By, node appliance.NodeID) error {
+	_, err := tx.Exec(ctx, `UPDATE token SET revoked_at = $2 WHERE replaces = $1 AND used < uses AND revoked_at IS NULL`, node, by.At)
+	return err
 }
 
 // RevokeToken ends a token. Revoking one that is revoked changes nothing.

@@ -50,6 +50,7 @@ func TestBusUsers(t *testing.T) {
 		Holder:     g.Hub.ID,
 		Nodes:      []busauth.Node{{ID: g.Hub.ID, Bus: g.Hub.Keys.Bus}, {ID: done.Node, Bus: nodes[1].Keys.Bus}},
 		Operators:  []busauth.Operator{{ID: g.Operator.ID, Bus: g.Operator.Bus}},
+		Departed:   []busauth.Departed{},
 	}
 	slices.SortFunc(want.Nodes, func(a, b busauth.Node) int { return cmp.Compare(a.ID, b.ID) })
 	for _, k := range []store.Token{open, ended, revoked, spent} {

@@ -43,6 +43,13 @@ func makeGroup(name string) string {
 	return ""
 }
 
+// Tidy removes the supervisors' control group where none is in it any more, of whatever installation.
+func Tidy() {
+	if root := groupRoot(); root != "" {
+		removeGroup(filepath.Join(root, supervisorsGroup))
+	}
+}
+
 // groupName is one per folder, so that also a supervisor without memory finds what its predecessor started.
 func groupName(dir string) string { return "mesh-" + appliance.DigestOf([]byte(key(dir))).Short() }
 

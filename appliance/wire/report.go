@@ -89,6 +89,7 @@ type Kept struct {
 type Facts struct {
 	Carried  *[]CarriedPort        `json:"carried,omitempty"`
 	Requests *[]CertificateRequest `json:"requests,omitempty"`
+	Leaving  bool                  `json:"leaving,omitempty"` // this machine is on its way out of the mesh, and shall be removed from it
 }
 
 // CertificateRequest asks the mesh's authority to sign a key that the node made for an instance.

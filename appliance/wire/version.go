@@ -10,7 +10,7 @@ package wire
 //	0 (2026-12-01) frozen for ever: the envelope, the alive, and a declaration that replaces the agent by digest (Replace).
 //	1 (2026-12-01) resources: package, user, directory, file, process, overlay; reports with outcomes, health, facts; membership;
 //	                  drift in outcomes, notices that ask for a check or a restart; artifacts, containers, certificates, trust;
-//	                  what is stopped, held or waiting.
+//	                  what is stopped, held or waiting; who leaves, and the notice to who was removed.
 const Version = 1
 
 // Oldest is the oldest version for which full declarations are composed; below it a node gets version 0 (UPG-3).

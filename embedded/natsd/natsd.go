@@ -50,9 +50,9 @@ type Config struct {
 	StoreDir string // required: folder of the streams, made with mode 0700
 	Users    string // required: path of the last accepted users file; absent: nobody is admitted until SetUsers
 
-	// Certificate is required with a listener. It is asked at every handshake,
-	// so that a renewed certificate needs no reload.
-	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// TLS is required with a listener. Its GetCertificate is asked at every
+	// handshake, so that a renewed certificate needs no reload.
+	TLS *tls.Config
 
 	MaxStore   int64        // bytes of all streams together; 0: 8 GiB
 	MaxPayload int64        // bytes of one message; 0: 1 MiB
@@ -134,8 +134,8 @@ func options(cfg Config) (*server.Options, error) {
 	if cfg.Name == "" || cfg.StoreDir == "" || cfg.Users == "" {
 		return nil, errors.New("start broker: Name, StoreDir and Users are required")
 	}
-	if cfg.Port != 0 && (cfg.Host == "" || cfg.Certificate == nil) {
-		return nil, fmt.Errorf("start broker %q: a listener needs Host and Certificate; use port 0 for none", cfg.Name)
+	if cfg.Port != 0 && (cfg.Host == "" || cfg.TLS == nil) {
+		return nil, fmt.Errorf("start broker %q: a listener needs Host and TLS; use port 0 for none", cfg.Name)
 	}
 	if cfg.MaxPayload < 0 || cfg.MaxPayload > maxMaxPayload || cfg.MaxStore < 0 {
 		return nil, fmt.Errorf("start broker %q: MaxPayload %d is not within 0 and %d, or MaxStore %d is negative", cfg.Name, cfg.MaxPayload, maxMaxPayload, cfg.MaxStore)
@@ -175,7 +175,8 @@ func options(cfg Config) (*server.Options, error) {
 	}
 	opts.Host, opts.Port = cfg.Host, cfg.Port
 	opts.TLS = true
-	opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: cfg.Certificate}
+	opts.TLSConfig = cfg.TLS.Clone()
+	opts.TLSConfig.MinVersion = tls.VersionTLS13
 	opts.TLSTimeout = tlsTimeout
 	return opts, nil
 }

@@ -79,7 +79,7 @@ func TestListenerAndPipe(t *testing.T) {
 // With port 0 nothing listens.
 func TestPipeOnly(t *testing.T) {
 	cfg := config(t.TempDir())
-	cfg.Port, cfg.Host, cfg.Certificate = 0, "", nil
+	cfg.Port, cfg.Host, cfg.TLS = 0, "", nil
 	s := start(t, cfg)
 	if s.Addr() != nil {
 		t.Errorf("listens on %s", s.Addr())
@@ -309,7 +309,7 @@ func TestRefusedConfigs(t *testing.T) {
 		"no store":       func(c *Config) { c.StoreDir = "" },
 		"no users":       func(c *Config) { c.Users = "" },
 		"no host":        func(c *Config) { c.Host = "" },
-		"no certificate": func(c *Config) { c.Certificate = nil },
+		"no certificate": func(c *Config) { c.TLS = nil },
 		"huge payload":   func(c *Config) { c.MaxPayload = 1 << 32 },
 		"negative store": func(c *Config) { c.MaxStore = -1 },
 	} {

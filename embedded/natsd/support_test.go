@@ -92,7 +92,7 @@ var identity = sync.OnceValues(func() (*tls.Certificate, *x509.CertPool) {
 func config(dir string) Config {
 	cert, _ := identity()
 	return Config{Name: "test", Host: "127.0.0.1", Port: -1, StoreDir: filepath.Join(dir, "streams"), Users: filepath.Join(dir, "users.conf"),
-		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil }, MaxStore: 64 << 20}
+		TLS: &tls.Config{Certificates: []tls.Certificate{*cert}}, MaxStore: 64 << 20}
 }
 
 func start(t testing.TB, cfg Config) *Server {

@@ -24,7 +24,7 @@ func (h *hub) artifactsTLS(key *ecdsa.PrivateKey) (*tls.Config, error) {
 	address := h.settings.Hub.Address
 	own, err := h.issue(pki.Request{Public: &key.PublicKey, Names: []string{pki.ArtifactsName(h.settings.Mesh), string(h.settings.Hub.Name) + ".internal"},
 		Addresses: []netip.Addr{address}, Endpoints: []string{address.String()}, Usage: pki.Server}, key)
-	return pki.ServerTLS(own, h.authority.Certificate, nil, pki.Clock(nil)), err
+	return h.tls(own), err
 }
 
 // keepServingArtifacts serves the store again and again. It keeps nothing else from running: without it no artifact is pushed or pulled,

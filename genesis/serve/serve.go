@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
@@ -41,6 +42,7 @@ type hub struct {
 	broker    *natsd.Server
 	link      *bus.Link // the controller's; it outlives restarts of broker and store
 	keeper    *keeper
+	revoked   *revoked
 	log       *slog.Logger
 }
 
@@ -70,7 +72,7 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	}
 	h.keeper = newKeeper(Streams(install), h.settings.ballast(install), log.With("part", "disk"))
 	h.broker, err = natsd.Start(natsd.Config{Name: pki.BrokerName(h.settings.Mesh), Host: "0.0.0.0", Port: int(h.settings.Ports.Broker), StoreDir: Streams(install),
-		Users: UsersFile(install), Certificate: broker, Logger: log.With("part", "broker"), Wrong: h.keeper.tell})
+		Users: UsersFile(install), TLS: h.tls(broker), Logger: log.With("part", "broker"), Wrong: h.keeper.tell})
 	if err != nil {
 		return fmt.Errorf("start broker: %w", err)
 	}
@@ -91,7 +93,7 @@ func Run(ctx context.Context, install installation.Installation, log *slog.Logge
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return h.downloads.Serve(ctx, listener, pki.ServerTLS(forDownloads, h.authority.Certificate, nil, pki.Clock(nil)))
+		return h.downloads.Serve(ctx, listener, h.tls(forDownloads))
 	})
 	g.Go(func() error { h.keepServingArtifacts(ctx, forArtifacts); return nil })
 	g.Go(func() error { h.keeper.run(ctx); return nil })
@@ -118,6 +120,10 @@ func open(install installation.Installation, log *slog.Logger) (*hub, error) {
 	if h.authority, err = pki.LoadAuthority(h.settings.Mesh, der, h.keys.Authority); err != nil {
 		return nil, err
 	}
+	h.revoked = &revoked{file: MembershipFile(install), mesh: h.settings.Mesh, signing: h.keys.Signing.Public().(ed25519.PublicKey), log: log}
+	if err := h.revoked.load(); err != nil { // the controller brings it again
+		log.Error("read the kept membership", "err", err)
+	}
 	if h.key, err = identity.ServerKey(install.HubKeys(), "downloads"); err != nil {
 		return nil, err
 	}
@@ -137,6 +143,11 @@ func ReadAuthority(install installation.Installation) ([]byte, error) {
 		return nil, err
 	}
 	return pki.DecodePEM(text)
+}
+
+// tls is the configuration of each of the hub's servers: who shows a certificate must have one that the authority made and nobody revoked.
+func (h *hub) tls(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	return pki.ServerTLS(certificate, h.authority.Certificate, h.revoked.has, pki.Clock(nil))
 }
 
 // certificate makes that of one of the hub's servers, at every start, under its fixed name (PKI-6).
@@ -194,7 +205,7 @@ func (h *hub) control(ctx context.Context) error {
 	if err := h.found(ctx, records); err != nil {
 		return err
 	}
-	return controller.Run(ctx, controller.Config{Store: records, Link: h.link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx), Warnings: h.keeper.warnings,
+	return controller.Run(ctx, controller.Config{Store: records, Link: h.link, Keys: h.keys, Authority: h.authority, SetUsers: h.setUsers(ctx), Published: h.revoked.take, Warnings: h.keeper.warnings,
 		Downloads: h.downloads, Artifacts: h.artifacts, Log: h.log.With("part", "controller")})
 }
 

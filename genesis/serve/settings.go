@@ -72,6 +72,9 @@ func UsersFile(i installation.Installation) string { return filepath.Join(i.Hub(
 // LockFile is held by who works with the hub's parts: serve, or what needs them at rest.
 func LockFile(i installation.Installation) string { return filepath.Join(i.Hub(), "lock") }
 
+// MembershipFile is the last membership, signed: what the servers know of it before the records are there.
+func MembershipFile(i installation.Installation) string { return filepath.Join(i.Hub(), "membership") }
+
 // FoundedFile says that the records were written: from then on they are looked for, never made.
 func FoundedFile(i installation.Installation) string { return filepath.Join(i.Hub(), "founded") }
 

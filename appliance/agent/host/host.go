@@ -34,6 +34,17 @@ type Effector interface {
 	Undo(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error)
 }
 
+// Purger is an effector whose resources hold data: Purge is an Undo that takes the data along, unless it was there before the mesh.
+type Purger interface {
+	Purge(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error)
+}
+
+// Holder is an effector whose resources others may have come to need: Holds says what would be without it, empty where Undo may go on.
+// It may take its time, and is asked when a machine leaves.
+type Holder interface {
+	Holds(ctx context.Context, r wire.Resource, undo json.RawMessage) (why string, err error)
+}
+
 // Running is one process or container as the machine knows it.
 type Running struct {
 	State    string    // running, stopped, backoff, missing
@@ -133,4 +144,6 @@ type Machine struct {
 	Warnings     func() []wire.Warning      // standing conditions of the machine itself; nil: it has none
 	MachineID    func() string              // hash of the machine's id
 	Space        func() (disk.Space, error) // of the filesystem with the state folder
+	// Tidy takes away what is on the machine beside resources, once these are gone; nil: there is nothing.
+	Tidy func(ctx context.Context) error
 }

@@ -20,6 +20,7 @@ type thing struct {
 	before  func() any // nil where there is nothing
 	do      func() error
 	undo    func(before json.RawMessage) (kept bool, err error)
+	purge   func(before json.RawMessage) (kept bool, err error) // nil: as undo
 }
 
 // effector is the same for every kind; make reads the spec.
@@ -75,6 +76,23 @@ func (e effector) Undo(ctx context.Context, r wire.Resource, undo json.RawMessag
 		return err
 	})
 	return kept, err
+}
+
+func (e effector) Purge(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+	purging := effector{e.m, func(m *Machine, r wire.Resource) (thing, error) {
+		t, err := e.make(m, r)
+		if t.purge != nil {
+			t.undo = t.purge
+		}
+		return t, err
+	}}
+	return purging.Undo(ctx, r, undo)
+}
+
+// Holds says what Hold was given.
+func (e effector) Holds(ctx context.Context, r wire.Resource, _ json.RawMessage) (why string, err error) {
+	err = e.m.step(ctx, "hold", r.ID, func() error { why = e.m.held[r.ID]; return nil })
+	return why, err
 }
 
 func read[T any](r wire.Resource) (spec T, err error) {
@@ -155,25 +173,34 @@ func directoryThing(m *Machine, r wire.Resource) (thing, error) {
 	s, err := read[wire.DirectorySpec](r)
 	want := Entry{Folder: true, Owner: s.Owner, Group: s.Group, Mode: s.Mode, data: s.Class != "config" && s.Class != "cache"}
 	t := m.pathThing(s.Path, want)
-	t.undo = func(before json.RawMessage) (bool, error) {
+	remove := func(before json.RawMessage) (bool, error) {
 		if _, ok := m.paths[s.Path]; !ok {
 			return false, nil
-		}
-		if want.data {
-			return true, nil
 		}
 		if before != nil {
 			return false, m.putBack(s.Path, before)
 		}
 		beneath := func(p string, _ Entry) bool { return p == s.Path || strings.HasPrefix(p, s.Path+"/") }
 		for p, e := range m.paths {
-			if beneath(p, e) && e.data {
+			if beneath(p, e) && e.data && p != s.Path {
 				return true, nil
 			}
 		}
 		maps.DeleteFunc(m.paths, beneath)
 		m.ran("rm -r %s", s.Path)
 		return false, nil
+	}
+	t.undo = func(before json.RawMessage) (bool, error) {
+		if _, ok := m.paths[s.Path]; ok && want.data {
+			return true, nil
+		}
+		return remove(before)
+	}
+	t.purge = func(before json.RawMessage) (bool, error) {
+		if _, ok := m.paths[s.Path]; ok && want.data && before != nil {
+			return true, nil
+		}
+		return remove(before)
 	}
 	return t, err
 }

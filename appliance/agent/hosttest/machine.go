@@ -40,6 +40,7 @@ type Machine struct {
 	commands     []string
 	steps        []string
 	failures     []*failure
+	held         map[string]string // by resource id
 	capabilities wire.Capabilities
 	warnings     []wire.Warning
 	machineID    string
@@ -66,7 +67,7 @@ func New() *Machine {
 	kinds := slices.Clone(wire.ResourceKinds)
 	return &Machine{
 		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{}, keys: map[string]certified{}, trees: map[string]appliance.Digest{},
-		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, nextPID: 100,
+		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, held: map[string]string{}, nextPID: 100,
 		space:     disk.Space{Free: 60 << 30, Total: 100 << 30},
 		machineID: string(appliance.DigestOf([]byte("fake machine"))),
 		capabilities: wire.Capabilities{Wire: wire.Version, Binary: "fake", Digest: appliance.DigestOf([]byte("fake binary")),
@@ -127,6 +128,9 @@ func (m *Machine) Path(path string) (e Entry, ok bool) {
 	m.with(func() { e, ok = m.paths[path] })
 	return
 }
+
+// Hold says what of others needs a resource.
+func (m *Machine) Hold(id, why string) { m.with(func() { m.held[id] = why }) }
 
 // AddUser and AddPackage make a machine on which something was before the mesh.
 func (m *Machine) AddUser(name, home string) { m.with(func() { m.users[name] = home }) }

@@ -135,6 +135,15 @@ func makeFolder(at string, want attributes) error {
 }
 
 func (d directories) Undo(_ context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+	return d.undo(r, undo, false)
+}
+
+// Purge is an Undo that takes data along. A data folder that was there before stays: what was in it then cannot be told from the rest.
+func (d directories) Purge(_ context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+	return d.undo(r, undo, true)
+}
+
+func (d directories) undo(r wire.Resource, undo json.RawMessage, purge bool) (kept bool, err error) {
 	s, err := read[wire.DirectorySpec](r)
 	if err != nil {
 		return false, err
@@ -156,7 +165,7 @@ func (d directories) Undo(_ context.Context, r wire.Resource, undo json.RawMessa
 		return false, err
 	}
 	defer f.Close()
-	if isData(s) {
+	if isData(s) && (there || !purge) {
 		return true, nil
 	}
 	if beneath, err := d.data.beneath(s.Path); beneath || err != nil {
@@ -168,7 +177,10 @@ func (d directories) Undo(_ context.Context, r wire.Resource, undo json.RawMessa
 		}
 		return false, nil
 	}
-	return false, p.removeAll()
+	if err := p.removeAll(); err != nil || !purge {
+		return false, err
+	}
+	return false, d.data.set(s.Path, "")
 }
 
 // removeAll removes what is at the place with everything beneath it, and follows no link out of it.

@@ -3,6 +3,7 @@
 package linux
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/novox/mesh/appliance/agent/linux/run"
 	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/installation"
+	"github.com/novox/mesh/appliance/supervise"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -48,7 +50,7 @@ func New(c Config) (host.Machine, error) {
 	return host.Machine{
 		Effectors: map[wire.ResourceKind]host.Effector{
 			wire.Package:     packages{},
-			wire.User:        users{data},
+			wire.User:        leavingUsers{users{data}, &belongings{}},
 			wire.Directory:   directories{data, filepath.Join(c.Installation.Dir, "modules")},
 			wire.File:        files{},
 			wire.Certificate: certificates{},
@@ -63,6 +65,7 @@ func New(c Config) (host.Machine, error) {
 		Warnings:     net.warnings,
 		MachineID:    machineID,
 		Space:        func() (disk.Space, error) { return disk.Look(c.Installation.Dir) },
+		Tidy:         func(context.Context) error { supervise.Tidy(); return nil },
 	}, nil
 }
 

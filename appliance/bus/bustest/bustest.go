@@ -73,6 +73,11 @@ func (c *Cast) AddNode(t testing.TB) appliance.NodeID {
 	return id
 }
 
+// AddDeparted lets in the machine that a node replaced; its name for Key is "departed-" and the id.
+func (c *Cast) AddDeparted(t testing.TB, node appliance.NodeID) {
+	c.Records.Departed = append(c.Records.Departed, busauth.Departed{Node: node, Bus: c.key(t, "departed-"+string(node))})
+}
+
 func (c *Cast) AddToken(t testing.TB) appliance.TokenID {
 	id := appliance.NewTokenID()
 	c.Records.Tokens = append(c.Records.Tokens, busauth.Token{ID: id, Bus: c.key(t, wire.TokenUser(id))})
@@ -105,8 +110,8 @@ func StartOn(t testing.TB, records busauth.Records, dir string) *Server {
 	s := &Server{Authority: pool, config: natsd.Config{
 		Name: ServerName, Host: "127.0.0.1", Port: -1,
 		StoreDir: filepath.Join(dir, "data"), Users: filepath.Join(dir, "users.conf"),
-		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
-		Logger:      Logger(t),
+		TLS:    &tls.Config{Certificates: []tls.Certificate{*certificate}},
+		Logger: Logger(t),
 	}}
 	s.start(t)
 	t.Cleanup(func() { s.Server.Close() })
