@@ -118,8 +118,8 @@ type ProcessSpec struct {
 	Run
 }
 
-// ContainerSpec: a container of the machine's engine. What it is made of is everything here but Run.Stopped, the checks and OnChange: only
-// where that differs is it made anew.
+// ContainerSpec: a container of the machine's engine. What it is made of is everything here but where the image is pulled from and Run,
+// of which only Stop is part: only where that differs is it made anew.
 type ContainerSpec struct {
 	Name        string            `json:"name"`
 	Reference   string            `json:"reference"` // artifact-store://<module>/<artifact>@sha256:…

@@ -18,6 +18,7 @@ var keepers = []struct {
 	{"github.com/tailscale/wireguard-go", []string{"embedded/wg"}, nil},
 	{"cuelabs.dev/go/oci/ociregistry", []string{"embedded/registry"}, nil},
 	{"oras.land/oras-go/v2", []string{"appliance/artifacts"}, []string{"embedded/registry", "genesis/serve"}},
+	{"github.com/moby/moby", []string{"appliance/agent/linux/engine"}, nil},
 	{"github.com/miekg/dns", []string{"appliance/agent/linux/resolver"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd"}, nil},
 	{"github.com/spf13/pflag", []string{"cmd"}, nil},

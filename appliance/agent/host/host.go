@@ -134,7 +134,7 @@ func (m Machine) Runner(kind wire.ResourceKind) Processes {
 type Machine struct {
 	Effectors  map[wire.ResourceKind]Effector // all kinds but what runs, and the overlay
 	Processes  Processes
-	Containers Processes // nil: the machine has no engine
+	Containers Processes // nil: the machine can have no engine
 	Overlay    Overlay
 	// Request gives what the mesh has to sign for a certificate resource, the same for as long as its key is; nil where there is no key yet.
 	Request func(ctx context.Context, r wire.Resource) ([]byte, error)

@@ -14,14 +14,19 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// capabilities says what this node understands. The binary is read once: what runs does not change when its file does.
-func capabilities(c Config) func() wire.Capabilities {
+// capabilities says what this node understands: containers only where an engine answers, whenever that was installed. The binary is read
+// once: what runs does not change when its file does.
+func capabilities(c Config, engine func() string) func() wire.Capabilities {
 	digest := sync.OnceValue(binaryDigest)
 	return func() wire.Capabilities {
+		answers, kinds := engine(), slices.Clone(wire.ResourceKinds)
+		if answers == "" {
+			kinds = slices.DeleteFunc(kinds, func(k wire.ResourceKind) bool { return k == wire.Container })
+		}
 		return wire.Capabilities{
 			Wire: wire.Version, Binary: c.Version, Digest: digest(), OS: runtime.GOOS, Architecture: runtime.GOARCH,
-			Distribution: distribution("/etc/os-release", "/usr/lib/os-release"), Init: initSystem(), Runtime: containerRuntime(),
-			State: c.Installation.Dir, Kinds: slices.Clone(wire.ResourceKinds),
+			Distribution: distribution("/etc/os-release", "/usr/lib/os-release"), Init: initSystem(), Runtime: answers,
+			State: c.Installation.Dir, Kinds: kinds,
 		}
 	}
 }
@@ -64,16 +69,6 @@ func initSystem() string {
 		return "openrc"
 	}
 	return "none"
-}
-
-// containerRuntime is the one whose socket is there.
-func containerRuntime() string {
-	for _, r := range []struct{ name, socket string }{{"docker", "/var/run/docker.sock"}, {"podman", "/run/podman/podman.sock"}} {
-		if info, err := os.Stat(r.socket); err == nil && info.Mode()&os.ModeSocket != 0 {
-			return r.name
-		}
-	}
-	return ""
 }
 
 // machineID is a hash, since the id itself is confidential; empty where the machine has none.

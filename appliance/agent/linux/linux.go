@@ -5,6 +5,7 @@ package linux
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -45,7 +46,7 @@ func New(c Config) (host.Machine, error) {
 		c.Logger = slog.Default()
 	}
 	data := &dataList{path: filepath.Join(c.Installation.Node(), "data.json")}
-	net := newOverlay(c)
+	net, containers := newOverlay(c), newEngine(c)
 	tree := trees{c.Installation, &seenFiles{times: map[string]int64{}}}
 	return host.Machine{
 		Effectors: map[wire.ResourceKind]host.Effector{
@@ -57,11 +58,14 @@ func New(c Config) (host.Machine, error) {
 			wire.Artifact:    tree,
 			wire.Trust:       trusted{c.Mesh},
 		},
-		Request:      request,
-		Collect:      tree.collect,
+		Request: request,
+		Collect: func(ctx context.Context, keep []appliance.Digest) error {
+			return errors.Join(tree.collect(ctx, keep), containers.Collect(ctx, keep))
+		},
 		Processes:    processes{c, keeperFor(c)},
+		Containers:   containers,
 		Overlay:      net,
-		Capabilities: capabilities(c),
+		Capabilities: capabilities(c, containers.Runtime),
 		Warnings:     net.warnings,
 		MachineID:    machineID,
 		Space:        func() (disk.Space, error) { return disk.Look(c.Installation.Dir) },
