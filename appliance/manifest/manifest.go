@@ -87,6 +87,20 @@ func (r Recipe) makes() ArtifactKind {
 	return Files
 }
 
+// Files gives the artifacts that are files of the module's folder as they are, and which: paths in it, all of it where none is named.
+func (m *Manifest) Files() map[string][]string {
+	out := map[string][]string{}
+	for name, r := range m.recipes() {
+		if r.Kind == string(Files) {
+			out[name] = r.Files
+			if len(r.Files) == 0 {
+				out[name] = []string{"."}
+			}
+		}
+	}
+	return out
+}
+
 // baseSeats are held by what makes a machine a node of the mesh.
 var baseSeats = []appliance.SeatName{"mesh-store", "mesh-broker", "mesh-network", "mesh-controller", "artifact-store"}
 
@@ -99,7 +113,7 @@ func (m *Manifest) Base() bool {
 func (m *Manifest) Registrable() error {
 	for _, name := range keysOf(m.Artifacts) {
 		if m.Artifacts[name].Digest == "" {
-			return appliance.Errorf(appliance.NotReady, "register module %s: artifact %s has no digest: it was not pushed yet", m.Module, name).
+			return appliance.Errorf(appliance.Conflict, "register module %s: artifact %s has no digest: it was not pushed yet", m.Module, name).
 				WithHint("registering the module's folder pushes what build makes of its files; anything else is pushed first and its digest stated").
 				WithNext("mesh artifact push " + string(m.Module) + "/" + name + " PATH")
 		}

@@ -69,6 +69,13 @@ func instanceNames(ctx context.Context, g *global) (out []string) {
 	return slices.Compact(out)
 }
 
+func references(ctx context.Context, g *global) (out []string) {
+	for _, a := range ask[operators.Artifacts](ctx, g, operators.ArtifactList).Artifacts {
+		out = append(out, a.Reference)
+	}
+	return out
+}
+
 func openTokens(ctx context.Context, g *global) (out []string) {
 	for _, t := range ask[[]operators.Token](ctx, g, operators.TokenList) {
 		if t.State == "open" {

@@ -64,6 +64,16 @@ func exactly(n int, names string) cobra.PositionalArgs {
 	}
 }
 
+// atMost wants up to n arguments.
+func atMost(n int, names string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > n {
+			return usage(c, fmt.Sprintf("%s wants at most %s, got %d arguments", c.CommandPath(), names, len(args)))
+		}
+		return nil
+	}
+}
+
 // noArgs wants none.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {

@@ -29,15 +29,24 @@ func newModule(g *global) *cobra.Command {
 }
 
 func newModuleRegister(g *global) *cobra.Command {
-	return &cobra.Command{Use: "register NAME|FOLDER", Short: "Make a module known: a bundle by its name, or a folder with a module.json", Args: exactly(1, "a bundle's name or a folder"), ValidArgsFunction: bundleOrFolder,
+	return &cobra.Command{Use: "register NAME|FOLDER", Short: "Make a module known: a bundle by its name, or a folder with a module.json",
+		Long: "Make a module known: a bundle by its name, or a folder with a module.json. What its build makes of files in the folder is packed, pushed, and named in what is registered.",
+		Args: exactly(1, "a bundle's name or a folder"), ValidArgsFunction: bundleOrFolder,
 		RunE: func(c *cobra.Command, args []string) error {
 			data, err := readManifest(args[0])
 			if err != nil {
 				return err
 			}
-			if _, err := manifest.Parse(data); err != nil {
+			m, err := manifest.Parse(data)
+			if err != nil {
 				return appliance.Errorf(appliance.KindOf(err), "register %s: its module.json breaks the schema:\n  %s", args[0], strings.ReplaceAll(err.Error(), "\n", "\n  ")).
 					WithHint("names and rules of every field are in the schema").WithNext("mesh module schema")
+			}
+			if len(m.Files()) > 0 {
+				if err := g.pushBuilt(c, args[0], m); err != nil {
+					return err
+				}
+				data = m.Canonical()
 			}
 			var done operators.Registered
 			if err := g.call(c, operators.ModuleRegister, operators.RegisterModule{Manifest: data}, &done); err != nil {
