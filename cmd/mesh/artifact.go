@@ -21,7 +21,7 @@ func newArtifact(g *global) *cobra.Command {
 }
 
 func newArtifactPush(g *global) *cobra.Command {
-	limit := disk.Size(2 << 30)
+	var limit *disk.Size
 	c := &cobra.Command{Use: "push MODULE/ARTIFACT PATH", Short: "Put an image or a file tree into the artifact store", Args: exactly(2, "MODULE/ARTIFACT and a path"),
 		Long: "Put an image or a file tree into the artifact store, and print its reference.\n\nAn image is a folder or a tar in OCI's layout, or what `docker save` writes. Any other folder is packed as a file tree: the same files make the same artifact. " +
 			"What no plan within reach of a rollback names is removed a day after it was pushed last.",
@@ -41,13 +41,17 @@ func newArtifactPush(g *global) *cobra.Command {
 				return err
 			}
 			defer source.Close()
-			ref, err := g.pushArtifact(c, module, artifact, source, int64(limit))
+			var most int64
+			if limit != nil {
+				most = int64(*limit)
+			}
+			ref, err := g.pushArtifact(c, module, artifact, source, most)
 			if err != nil {
 				return err
 			}
 			return g.show(c, map[string]any{"reference": ref.String(), "digest": ref.Digest}, func(w io.Writer) { fmt.Fprintln(w, ref) })
 		}}
-	c.Flags().Var(&limit, "limit", "what the module may hold after the push")
+	sizeVar(c.Flags(), &limit, "limit", "what the module may hold after the push (default 2 GiB)")
 	return c
 }
 
