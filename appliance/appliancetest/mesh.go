@@ -228,9 +228,9 @@ func (m *Mesh) startArtifacts() {
 	chain := must(pki.Chain(leaf, m.Authority.Certificate.Raw, key))(m.t)
 	m.ArtifactsDir = m.t.TempDir()
 	m.Artifacts = artifactstore.New(artifactstore.Config{Dir: m.ArtifactsDir, Port: uint16(l.Addr().(*net.TCPAddr).Port), Mesh: m.ID,
-		Signing: m.Keys.Signing.Public().(ed25519.PublicKey), MinFree: 1, Grace: time.Millisecond, Log: m.logger("artifacts")})
+		Signing: m.Keys.Signing.Public().(ed25519.PublicKey), Grace: time.Millisecond, Log: m.logger("artifacts")})
 	config := pki.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return chain, nil }, m.Authority.Certificate, nil, time.Now)
-	run(m.t, func(ctx context.Context) error { return m.Artifacts.Serve(ctx, l, config) })
+	run(m.t, func(ctx context.Context) error { return m.Artifacts.Serve(ctx, l, config, 0) })
 }
 
 // StartController runs the controller, which must not be running, and waits until it answers.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/artifacts"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/wire"
 	"github.com/novox/mesh/embedded/registry"
@@ -29,13 +30,12 @@ import (
 
 const maxConnections = 512 // further ones wait
 
-// Config is what a store needs; every field is required but MinFree and Grace.
+// Config is what a store needs; every field is required but Grace.
 type Config struct {
 	Dir     string // made by whoever installs the store
 	Port    uint16 // where it is served
 	Mesh    appliance.MeshID
 	Signing ed25519.PublicKey // the mesh's
-	MinFree int64             // bytes that pushes leave free on the disk; 0: 1 GiB
 	Grace   time.Duration     // how long what nobody keeps stays after its last push; 0: a day
 	Log     *slog.Logger
 }
@@ -62,13 +62,13 @@ func (s *Store) Follow(declared func(appliance.NodeID, *ecdsa.PublicKey) ([]appl
 	s.declared = declared
 }
 
-// Serve opens the store and answers on l until ctx ends.
-func (s *Store) Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
+// Serve opens the store and answers on l until ctx ends. Pushes leave minFree bytes of the disk free.
+func (s *Store) Serve(ctx context.Context, l net.Listener, config *tls.Config, minFree disk.Size) error {
 	defer l.Close()
 	if _, err := os.Stat(s.cfg.Dir); err != nil {
 		return appliance.Errorf(appliance.NotFound, "open the artifact store: %w", err).WithHint("module artifact-store makes the folder where it is assigned")
 	}
-	r, err := registry.Open(registry.Config{Dir: s.cfg.Dir, Authorize: s.authorize, MinFree: s.cfg.MinFree, Grace: s.cfg.Grace, Log: s.cfg.Log})
+	r, err := registry.Open(registry.Config{Dir: s.cfg.Dir, Authorize: s.authorize, MinFree: int64(max(minFree, 1)), Grace: s.cfg.Grace, Log: s.cfg.Log})
 	if err != nil {
 		return err
 	}

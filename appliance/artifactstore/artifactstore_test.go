@@ -22,7 +22,7 @@ func TestNotServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Serve(t.Context(), l, pki.ServerTLS(nil, nil, nil, nil)); appliance.KindOf(err) != appliance.NotFound || appliance.AsError(err).Hint == "" {
+	if err := s.Serve(t.Context(), l, pki.ServerTLS(nil, nil, nil, nil), 0); appliance.KindOf(err) != appliance.NotFound || appliance.AsError(err).Hint == "" {
 		t.Errorf("served from a folder that is not: %v", err)
 	}
 	_, list := s.List("")

@@ -291,7 +291,7 @@ func TestDockerPullsAndRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
-	s := New(Config{Dir: t.TempDir(), Port: port, Mesh: mesh, Signing: keys.Signing.Public().(ed25519.PublicKey), MinFree: 1, Log: slogOf(t)})
+	s := New(Config{Dir: t.TempDir(), Port: port, Mesh: mesh, Signing: keys.Signing.Public().(ed25519.PublicKey), Log: slogOf(t)})
 	var declared atomic.Pointer[[]appliance.Digest]
 	declared.Store(&[]appliance.Digest{})
 	s.Follow(func(id appliance.NodeID, k *ecdsa.PublicKey) ([]appliance.Digest, error) {
@@ -304,7 +304,7 @@ func TestDockerPullsAndRuns(t *testing.T) {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
-		served <- s.Serve(ctx, l, pki.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return server, nil }, authority.Certificate, nil, time.Now))
+		served <- s.Serve(ctx, l, pki.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return server, nil }, authority.Certificate, nil, time.Now), 0)
 	}()
 	push := func(path string) artifacts.Reference {
 		t.Helper()

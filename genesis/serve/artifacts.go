@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/novox/mesh/appliance/artifactstore"
+	"github.com/novox/mesh/appliance/disk"
 	"github.com/novox/mesh/appliance/pki"
 )
 
@@ -30,28 +31,38 @@ func (h *hub) artifactsTLS(key *ecdsa.PrivateKey) (*tls.Config, error) {
 // keepServingArtifacts serves the store again and again. It keeps nothing else from running: without it no artifact is pushed or pulled,
 // and the status says so.
 func (h *hub) keepServingArtifacts(ctx context.Context, config *tls.Config) {
-	var said string
-	for {
+	pause := 100 * time.Millisecond // genesis is about to say what this machine is
+	for said := ""; ; pause = min(2*pause, time.Second) {
 		err := h.serveArtifacts(ctx, config)
 		if ctx.Err() != nil {
 			return
 		}
 		if err.Error() != said {
 			said = err.Error()
-			h.log.Error("artifacts are not served, trying again", "err", err)
+			h.log.Warn("artifacts are not served, trying again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(5 * time.Second):
+		case <-time.After(pause):
 		}
 	}
 }
 
+// serveArtifacts leaves as much of the disk free as its owner wants free for everything new.
 func (h *hub) serveArtifacts(ctx context.Context, config *tls.Config) error {
+	r, err := h.install.Read()
+	if err != nil {
+		return err
+	}
+	space, err := disk.Look(h.install.Dir)
+	if err != nil {
+		return err
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(h.settings.Ports.Artifacts))))
 	if err != nil {
 		return err
 	}
-	return h.artifacts.Serve(ctx, l, config)
+	_, least := space.Bounds(r.LeastFree)
+	return h.artifacts.Serve(ctx, l, config, least)
 }
