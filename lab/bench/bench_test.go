@@ -21,6 +21,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case netns.InitCommand:
 			os.Exit(netns.Init(os.Args[2:]))
+		case copyCommand:
+			os.Exit(copies(os.Args[2:]))
 		case pushCommand:
 			os.Exit(pushes(os.Args[2:]))
 		}
