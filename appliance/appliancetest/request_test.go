@@ -3,6 +3,7 @@ package appliancetest_test
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ func arguments(node appliance.NodeName) map[operators.Verb]any {
 		operators.ModuleStop: operators.SwitchModule{Instance: "app"}, operators.ModuleStart: operators.SwitchModule{Instance: "app"}, operators.ModuleRestart: operators.SwitchModule{Instance: "app"},
 		operators.NodeRemove: operators.RemoveNode{Node: node}, operators.NodeReplace: operators.ReplaceNode{Node: node},
 		operators.SettingSet: operators.SetSetting{Module: "site", Name: "title", Value: "x"}, operators.SettingUnset: operators.UnsetSetting{Module: "site", Name: "title"},
+		operators.SessionExec:   operators.OpenSession{},
 		operators.SettingList:   operators.ListSettings{Module: "mesh-network"},
 		operators.ArtifactGrant: operators.GrantPush{Module: "app"}, operators.ArtifactList: operators.ListArtifacts{}, operators.ArtifactShow: operators.ShowArtifact{}, // of one that is there
 	}
@@ -45,8 +47,12 @@ func TestOperators(t *testing.T) {
 	m := appliancetest.New(t)
 	m.Hub.Stop()
 	still(t, m)
-	viewer := m.Dial(m.AddOperator("watcher", operators.Viewer))
+	watcher := m.AddOperator("watcher", operators.Viewer)
+	viewer := m.Dial(watcher)
 	given := arguments("hub")
+	session := operators.OpenSession{Session: rand.Text(), Node: "hub", Output: wire.InboxPrefix(wire.OperatorUser(watcher.Operator)) + ".r.x", Credit: 1,
+		Open: wire.Opening{Instance: "mesh-store", Logs: &wire.Logs{}}}
+	given[operators.SessionLogs], given[operators.SessionSend] = session, operators.SendSession{Session: session.Session} // verbs come in their order
 	given[operators.ArtifactShow] = operators.ShowArtifact{Digest: pushFiles(t, m, "app", "tree", "x").Digest}
 	before := records(t, m)
 	for _, verb := range operators.Verbs() {
