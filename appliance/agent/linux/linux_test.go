@@ -20,7 +20,6 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
-	"github.com/novox/mesh/appliance/agent/linux/run"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/supervise"
 	"github.com/novox/mesh/appliance/wire"
@@ -543,27 +542,66 @@ func TestPackageRefusals(t *testing.T) {
 	}
 }
 
-// The real package manager, with the smallest package there is.
-func TestPackage(t *testing.T) {
-	m, _ := machine(t)
-	if os.Getenv("MESH_TEST_PACKAGES") == "" {
-		t.Skip("installs and removes the package hello: set MESH_TEST_PACKAGES=1, with a mirror in reach")
+// DEC-4, DEC-13: what each manager is asked; apt and dnf themselves are asked in lab/scenarios.
+func TestManagerCommands(t *testing.T) {
+	var got strings.Builder
+	for _, m := range managers {
+		for _, c := range [][]string{m.query, m.refresh, m.comes, m.install, m.unasked, m.leaves, m.remove} {
+			if c != nil {
+				fmt.Fprintln(&got, strings.Join(c, " "))
+			}
+		}
 	}
-	if _, err := run.Find("hello"); err == nil {
-		t.Fatal("the package hello is on this machine already")
+	const want = `dpkg-query -W -f ${db:Status-Status}\n
+apt-get -q -o DPkg::Lock::Timeout=300 update
+apt-get -q -s --no-install-recommends install
+apt-get -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold install
+apt-mark showauto
+apt-get -q -s remove
+apt-get -q -y -o DPkg::Lock::Timeout=300 remove
+rpm -q
+dnf -q -y --refresh makecache
+dnf -q -y --setopt=install_weak_deps=False install
+rpm -e --test
+dnf -q -y --setopt=clean_requirements_on_remove=True remove
+apk info -e
+apk --wait 300 --no-cache add
+apk --wait 300 del
+`
+	if d := cmp.Diff(want, got.String()); d != "" {
+		t.Error(d)
 	}
-	r := resource(wire.Package, "hello", wire.PackageSpec{Names: map[string]string{"apt": "hello", "dnf": "hello", "apk": "hello"}})
-	record := before(t, m, r)
-	if record != nil {
-		t.Fatalf("%s", record)
+	for _, m := range managers {
+		for _, word := range slices.Concat(m.install, m.remove) {
+			if strings.Contains(word, "purge") || strings.Contains(word, "autoremove") {
+				t.Errorf("%s: %s", m.name, word)
+			}
+		}
 	}
-	do(t, m, r)
-	if _, err := run.Find("hello"); err != nil {
-		t.Error(err)
+}
+
+func TestSimulated(t *testing.T) {
+	out := []byte("Reading package lists...\nInst libz (2 Debian:12 [amd64])\nInst libssl [1] (2 Debian:12 [amd64])\nInst web (1 Debian:12 [amd64])\nRemv old [1]\nConf web (1)\n")
+	if d := cmp.Diff([]string{"libz", "web"}, simulated("Inst", out)); d != "" {
+		t.Errorf("anew: %s", d)
 	}
-	undo(t, m, r, record)
-	if _, err := run.Find("hello"); err == nil {
-		t.Error("still there")
+	if d := cmp.Diff([]string{"old"}, simulated("Remv", out)); d != "" {
+		t.Errorf("removed: %s", d)
+	}
+}
+
+// The distribution's own manager is asked where another one is installed, too.
+func TestFamily(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "os-release")
+	for text, want := range map[string][]string{
+		"NAME=x\nID=debian\n": {"debian"}, "ID_LIKE=\"rhel centos fedora\"\nID='rocky'\n": {"rhel", "centos", "fedora", "rocky"}, "ID=alpine": {"alpine"}, "": nil,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, family("/nonexistent", path)); d != "" {
+			t.Errorf("%q: %s", text, d)
+		}
 	}
 }
 
