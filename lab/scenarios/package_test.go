@@ -101,9 +101,15 @@ func TestPackages(t *testing.T) {
 		})
 	}
 
-	change("unassign", "one")
+	made := map[string]string{}
 	for _, d := range both {
-		want(d, "mesh-probe", true) // of the other instance
+		made[d.host.Name] = run(t, d.host, "stat", "-c", "%i %z", "/usr/bin/mesh-probe")
+	}
+	change("unassign", "one")
+	for _, d := range both { // the other instance has it
+		if now := run(t, d.host, "stat", "-c", "%i %z", "/usr/bin/mesh-probe"); now != made[d.host.Name] {
+			t.Errorf("mesh-probe on %s was %s, is %s", d.host.Name, made[d.host.Name], now)
+		}
 	}
 	change("unassign", "two")
 	for _, d := range both {
