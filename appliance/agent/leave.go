@@ -125,6 +125,8 @@ func (l *leaving) whyKept(r wire.Resource) string {
 	switch {
 	case r.Kind == wire.User:
 		return "data of its stays"
+	case r.Kind == wire.Package:
+		return "other packages need it"
 	case l.Purge:
 		return "it was here before the mesh"
 	}
