@@ -94,6 +94,14 @@ func TestWhoMayPull(t *testing.T) {
 	foreignID := appliance.NewMeshID()
 	foreign := must(pki.LoadAuthority(foreignID, must(pki.NewAuthority(foreignID, foreignKey, time.Now()))(t), foreignKey))(t)
 	layer := layerOf(t, m, certificateOf(t, m, n1), web)
+	kept := func(own *tls.Certificate) bool { // whether a connection may be used again
+		t.Helper()
+		c := http.Client{Transport: &http.Transport{TLSClientConfig: storeClient(m, own).TLS}}
+		defer c.CloseIdleConnections()
+		res := must(c.Get(fmt.Sprintf("https://127.0.0.1:%d/v2/", m.Artifacts.Port())))(t)
+		res.Body.Close()
+		return !res.Close && res.StatusCode == http.StatusOK
+	}
 	get := func(own *tls.Certificate, grant, path string) (int, string) {
 		t.Helper()
 		config := storeClient(m, nil).TLS
@@ -142,6 +150,9 @@ func TestWhoMayPull(t *testing.T) {
 		{"n1 of another mesh", shows(t, foreign, pki.NodeCertName(n1.ID)), "", manifest(web), 0, "tls"},
 	}
 	ask("at first", table)
+	if !kept(own1) || kept(nil) {
+		t.Errorf("connections that are kept: a node's %t, a stranger's %t", kept(own1), kept(nil))
+	}
 	if err := storeClient(m, own1).PullFiles(t.Context(), web, "linux/amd64", filepath.Join(t.TempDir(), "tree")); err != nil {
 		t.Error(err)
 	}

@@ -376,7 +376,7 @@ func TestPushToAStranger(t *testing.T) {
 }
 
 // tarOf makes an archive of files as put has them.
-func tarOf(t *testing.T, files map[string]string) string {
+func tarOf(t testing.TB, files map[string]string) string {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "*.tar")
 	if err != nil {
@@ -400,4 +400,34 @@ func tarOf(t *testing.T, files map[string]string) string {
 		t.Fatal(err)
 	}
 	return f.Name()
+}
+
+// SAFE-2: whatever lies at a path is no image, or one whose root has its digest's form.
+func FuzzImage(f *testing.F) {
+	for _, files := range []map[string]string{
+		{"index.json": `{"manifests":[{"digest":"sha256:` + strings.Repeat("0", 64) + `","size":3}]}`, "blobs/sha256/" + strings.Repeat("0", 64): "abc"},
+		{"manifest.json": `[{"Config":"c.json","Layers":["l"]}]`, "c.json": `{"rootfs":{"diff_ids":["x"]}}`, "l": "-> c.json"},
+	} {
+		data, err := os.ReadFile(tarOf(f, files))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l, err := readArchive(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		s, err := l.image()
+		if err != nil {
+			return
+		}
+		if body, err := s.fetch(t.Context(), s.Root); err == nil {
+			body.Close()
+		}
+		if s.Root.Digest.Validate() != nil {
+			t.Errorf("%q", s.Root.Digest)
+		}
+	})
 }

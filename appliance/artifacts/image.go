@@ -41,20 +41,27 @@ func openImage(name string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	s, err := l.image()
+	if err != nil {
+		l.close()
+	}
+	return s, err
+}
+
+// image reads what says which image it is.
+func (l layout) image() (*Source, error) {
 	s := &Source{close: l.close}
 	data, err := l.read("index.json")
 	if err == nil {
-		err = s.fromIndex(l, data)
-	} else if errors.Is(err, os.ErrNotExist) {
-		if data, err = l.read("manifest.json"); err == nil {
-			err = s.fromSaved(l, data)
-		}
+		return s, s.fromIndex(l, data)
 	}
-	if err != nil {
-		l.close()
+	if !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	return s, nil
+	if data, err = l.read("manifest.json"); err != nil {
+		return nil, err
+	}
+	return s, s.fromSaved(l, data)
 }
 
 // layout gives the files of an image, wherever they lie.
@@ -110,12 +117,28 @@ type place struct {
 	link       string // another file's name instead
 }
 
-// openArchive notes where an archive's files lie; nothing of it is unpacked.
 func openArchive(name string) (layout, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return layout{}, err
 	}
+	l, err := readArchive(f)
+	if err != nil {
+		f.Close()
+		return l, err
+	}
+	l.close = func() { f.Close() }
+	return l, nil
+}
+
+// archive is a file, or what a test has in its place.
+type archive interface {
+	io.ReadSeeker
+	io.ReaderAt
+}
+
+// readArchive notes where an archive's files lie; nothing of it is unpacked.
+func readArchive(f archive) (layout, error) {
 	places := map[string]place{}
 	for t := tar.NewReader(f); ; {
 		h, err := t.Next()
@@ -130,7 +153,6 @@ func openArchive(name string) (layout, error) {
 			err = appliance.Errorf(appliance.Invalid, "more than %d files in it", maxFiles)
 		}
 		if err != nil {
-			f.Close()
 			return layout{}, err
 		}
 		switch h.Typeflag {
@@ -140,7 +162,7 @@ func openArchive(name string) (layout, error) {
 			places[path.Clean(h.Name)] = place{link: path.Join(path.Dir(h.Name), h.Linkname)}
 		}
 	}
-	return layout{close: func() { f.Close() }, open: func(name string) (io.ReadCloser, int64, error) {
+	return layout{close: func() {}, open: func(name string) (io.ReadCloser, int64, error) {
 		p, ok := places[name]
 		if ok && p.link != "" {
 			p, ok = places[p.link]

@@ -198,8 +198,8 @@ func TestPackRefuses(t *testing.T) {
 	}
 }
 
-// archive makes a layer of headers as they are; a regular file's content is as long as it says.
-func archive(t testing.TB, entries ...tar.Header) []byte {
+// tarred makes a layer of headers as they are; a regular file's content is as long as it says.
+func tarred(t testing.TB, entries ...tar.Header) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	z, err := zstd.NewWriter(&out)
@@ -246,7 +246,7 @@ func attacks(t testing.TB) map[string]struct {
 	layer []byte
 	says  string
 } {
-	bomb := archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "zeros", Size: 64 << 20})
+	bomb := tarred(t, tar.Header{Typeflag: tar.TypeReg, Name: "zeros", Size: 64 << 20})
 	var many []tar.Header
 	for i := range 101 {
 		many = append(many, file(fmt.Sprintf("f%03d", i)))
@@ -258,39 +258,39 @@ func attacks(t testing.TB) map[string]struct {
 		z.Write(one[:len(one)-3*512]) // without the entry's own header and the end
 	}
 	z.Close()
-	whole := archive(t, file("a"), file("b"))
+	whole := tarred(t, file("a"), file("b"))
 	return map[string]struct {
 		layer []byte
 		says  string
 	}{
-		"climbs":                    {archive(t, file("../a")), `"../a": not a plain name inside the tree`},
-		"climbs from within":        {archive(t, folder("d"), file("d/../../a")), "not a plain name inside the tree"},
-		"absolute":                  {archive(t, file("/etc/a")), "not a plain name inside the tree"},
-		"dot":                       {archive(t, file("./a")), "not a plain name inside the tree"},
-		"empty part":                {archive(t, folder("d"), file("d//a")), "not a plain name inside the tree"},
-		"the tree itself":           {archive(t, folder(".")), "not a plain name inside the tree"},
-		"not UTF-8":                 {archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "a\xff", Size: 3, Format: tar.FormatGNU}), "not a plain name inside the tree"},
-		"a long name":               {archive(t, file(strings.Repeat("a", 1100))), "a name of 1100 bytes, at most 1024"},
-		"absolute link":             {archive(t, link("a", "/etc/passwd")), "which is absolute"},
-		"link out":                  {archive(t, link("a", "../x")), "which leads out of the tree, or may"},
-		"link out by way of links":  {archive(t, folder("d"), folder("d/e"), link("d/e/a", "../../f"), link("d/e/b", "a/../../x")), "which leads out of the tree, or may"},
-		"empty link":                {archive(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: ""}), "which is no path"},
-		"through a link":            {archive(t, folder("d"), link("l", "d"), file("l/a")), `"l/a": its folder is not an earlier folder`},
-		"through a link turned out": {archive(t, link("l", "."), file("l/a")), `its folder is not an earlier folder`},
-		"a folder over a link":      {archive(t, folder("d"), link("l", "d"), folder("l")), `"l": it is twice`},
-		"folder not announced":      {archive(t, file("d/a")), `"d/a": its folder is not an earlier folder`},
-		"within a file":             {archive(t, file("d"), file("d/a")), `its folder is not an earlier folder`},
-		"hard link":                 {archive(t, file("a"), tar.Header{Typeflag: tar.TypeLink, Name: "b", Linkname: "a"}), `an entry of type '1'`},
-		"hard link out":             {archive(t, tar.Header{Typeflag: tar.TypeLink, Name: "b", Linkname: "/etc/shadow"}), `an entry of type '1'`},
-		"character device":          {archive(t, tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}), `an entry of type '3'`},
-		"block device":              {archive(t, tar.Header{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8}), `an entry of type '4'`},
-		"pipe":                      {archive(t, tar.Header{Typeflag: tar.TypeFifo, Name: "pipe"}), `an entry of type '6'`},
-		"global header":             {archive(t, tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"a.b": "c"}}), `an entry of type 'g'`},
-		"set uid":                   {archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "su", Size: 3, Mode: 0o4755}), "sets more than permissions"},
-		"twice":                     {archive(t, file("a"), file("a")), `"a": it is twice in the archive`},
-		"folder twice":              {archive(t, folder("d"), file("d/a"), folder("d")), `"d": it is twice in the archive`},
-		"a file over a folder":      {archive(t, folder("d"), file("d")), `"d": it is twice in the archive`},
-		"too many":                  {archive(t, many...), `"f100": more than 100 files, folders and links`},
+		"climbs":                    {tarred(t, file("../a")), `"../a": not a plain name inside the tree`},
+		"climbs from within":        {tarred(t, folder("d"), file("d/../../a")), "not a plain name inside the tree"},
+		"absolute":                  {tarred(t, file("/etc/a")), "not a plain name inside the tree"},
+		"dot":                       {tarred(t, file("./a")), "not a plain name inside the tree"},
+		"empty part":                {tarred(t, folder("d"), file("d//a")), "not a plain name inside the tree"},
+		"the tree itself":           {tarred(t, folder(".")), "not a plain name inside the tree"},
+		"not UTF-8":                 {tarred(t, tar.Header{Typeflag: tar.TypeReg, Name: "a\xff", Size: 3, Format: tar.FormatGNU}), "not a plain name inside the tree"},
+		"a long name":               {tarred(t, file(strings.Repeat("a", 1100))), "a name of 1100 bytes, at most 1024"},
+		"absolute link":             {tarred(t, link("a", "/etc/passwd")), "which is absolute"},
+		"link out":                  {tarred(t, link("a", "../x")), "which leads out of the tree, or may"},
+		"link out by way of links":  {tarred(t, folder("d"), folder("d/e"), link("d/e/a", "../../f"), link("d/e/b", "a/../../x")), "which leads out of the tree, or may"},
+		"empty link":                {tarred(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: ""}), "which is no path"},
+		"through a link":            {tarred(t, folder("d"), link("l", "d"), file("l/a")), `"l/a": its folder is not an earlier folder`},
+		"through a link turned out": {tarred(t, link("l", "."), file("l/a")), `its folder is not an earlier folder`},
+		"a folder over a link":      {tarred(t, folder("d"), link("l", "d"), folder("l")), `"l": it is twice`},
+		"folder not announced":      {tarred(t, file("d/a")), `"d/a": its folder is not an earlier folder`},
+		"within a file":             {tarred(t, file("d"), file("d/a")), `its folder is not an earlier folder`},
+		"hard link":                 {tarred(t, file("a"), tar.Header{Typeflag: tar.TypeLink, Name: "b", Linkname: "a"}), `an entry of type '1'`},
+		"hard link out":             {tarred(t, tar.Header{Typeflag: tar.TypeLink, Name: "b", Linkname: "/etc/shadow"}), `an entry of type '1'`},
+		"character device":          {tarred(t, tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}), `an entry of type '3'`},
+		"block device":              {tarred(t, tar.Header{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8}), `an entry of type '4'`},
+		"pipe":                      {tarred(t, tar.Header{Typeflag: tar.TypeFifo, Name: "pipe"}), `an entry of type '6'`},
+		"global header":             {tarred(t, tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"a.b": "c"}}), `an entry of type 'g'`},
+		"set uid":                   {tarred(t, tar.Header{Typeflag: tar.TypeReg, Name: "su", Size: 3, Mode: 0o4755}), "sets more than permissions"},
+		"twice":                     {tarred(t, file("a"), file("a")), `"a": it is twice in the archive`},
+		"folder twice":              {tarred(t, folder("d"), file("d/a"), folder("d")), `"d": it is twice in the archive`},
+		"a file over a folder":      {tarred(t, folder("d"), file("d")), `"d": it is twice in the archive`},
+		"too many":                  {tarred(t, many...), `"f100": more than 100 files, folders and links`},
 		"bomb":                      {bomb, `"zeros": more than 1000 bytes`},
 		"bomb of headers":           {meta.Bytes(), "the archive grows beyond"},
 		"cut":                       {whole[:len(whole)/2], "the archive is damaged"},
@@ -352,7 +352,7 @@ func TestArchiveAttacks(t *testing.T) {
 func TestUnpackAfterAKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tree")
 	put(t, dir+".tmp", map[string]string{"half": "x", "a/b": "y"})
-	if err := unpack(bytes.NewReader(archive(t, file("whole"))), extent{10, 1000}, dir); err != nil {
+	if err := unpack(bytes.NewReader(tarred(t, file("whole"))), extent{10, 1000}, dir); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(map[string]string{"whole": "-rw-r--r-- \x00\x00\x00"}, look(t, dir)); d != "" {
@@ -370,7 +370,7 @@ func FuzzUnpack(f *testing.F) {
 			f.Add(c.layer)
 		}
 	}
-	f.Add(archive(f, folder("d"), file("d/a"), link("d/l", "../d/a")))
+	f.Add(tarred(f, folder("d"), file("d/a"), link("d/l", "../d/a")))
 	parent := f.TempDir()
 	f.Fuzz(func(t *testing.T, layer []byte) {
 		dir, err := os.MkdirTemp(parent, "case-*")

@@ -75,7 +75,7 @@ func (s *Store) Serve(ctx context.Context, l net.Listener, config *tls.Config, m
 	defer r.Close()
 	s.set(r)
 	defer s.set(nil)
-	server := &http.Server{Handler: r.Handler(), TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	server := &http.Server{Handler: s.brief(r.Handler()), TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		Protocols: new(http.Protocols), ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug)}
 	server.Protocols.SetHTTP1(true) // large blobs come faster than through HTTP/2's windows
 	stop := context.AfterFunc(ctx, func() { server.Close() })
@@ -84,6 +84,18 @@ func (s *Store) Serve(ctx context.Context, l net.Listener, config *tls.Config, m
 		return fmt.Errorf("serve artifacts: %w", err)
 	}
 	return nil
+}
+
+// brief ends the connection of whoever has not shown who they are with the answer: the number of connections is bounded, and strangers
+// are not to keep them.
+func (s *Store) brief(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who := asker(r)
+		if _, err := artifacts.OpenGrant(who.Grant, s.cfg.Mesh, s.cfg.Signing, time.Now()); err != nil && who.Node == "" {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (s *Store) set(r *registry.Registry) {
