@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/wire"
 )
 
 // stalled is how long a pull may bring nothing.
@@ -35,7 +36,7 @@ func (e *Engine) pull(ctx context.Context, c *connection, w wanted) (client.Imag
 		if err := e.own(w.spec.Image); err != nil {
 			return image, err
 		}
-		if err := c.fetch(ctx, w.spec.Image); err != nil {
+		if err := c.fetchKnown(ctx, w.spec); err != nil {
 			return image, err
 		}
 		again, cancel := context.WithTimeout(ctx, patience)
@@ -91,6 +92,22 @@ func (e *Engine) Collect(ctx context.Context, keep []appliance.Digest) error {
 		return true
 	})
 	return errors.Join(err, e.remember(was))
+}
+
+// fetchKnown is fetch where the store's name may be news to the engine: it reads the hosts file every five seconds.
+func (c *connection) fetchKnown(ctx context.Context, s wire.ContainerSpec) error {
+	name, _, _ := strings.Cut(s.Store.Address, ":")
+	for deadline := time.Now().Add(6 * time.Second); ; {
+		err := c.fetch(ctx, s.Image)
+		if err == nil || !strings.Contains(err.Error(), "lookup "+name) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // fetch pulls an image, for as long as something comes.
