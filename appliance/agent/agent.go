@@ -249,7 +249,7 @@ func (a *Agent) tryAgain(ctx context.Context) {
 	if a.loose {
 		a.setOverlay(ctx)
 	}
-	if !clean(a.state.applied.Outcomes) {
+	if !rests(a.state.applied.Outcomes) {
 		a.reapply(ctx)
 	}
 	if a.unsaved {
@@ -286,7 +286,7 @@ func (a *Agent) hearDeclaration(ctx context.Context, doc document) {
 }
 
 func (a *Agent) hearMembership(ctx context.Context, doc document) {
-	if a.takeMembership(ctx, doc) && !clean(a.state.applied.Outcomes) {
+	if a.takeMembership(ctx, doc) && !rests(a.state.applied.Outcomes) {
 		a.reapply(ctx) // what failed may have waited for a member
 	}
 }
@@ -366,9 +366,11 @@ func (a *Agent) apply(ctx context.Context, doc document) {
 	a.state.applied.Outcomes = outcomes
 	a.snapshot()
 	a.watch.set(ctx, desired)
-	if clean(outcomes) {
-		a.retry = 0
+	if clean(outcomes) && !a.watch.still() {
 		a.collect(ctx, desired)
+	}
+	if rests(outcomes) {
+		a.retry = 0
 	} else {
 		a.retry = min(max(time.Second, 2*a.retry), 5*time.Minute)
 		a.again(a.retry)
@@ -399,6 +401,11 @@ func (a *Agent) carryOut(ctx context.Context, doc document) ([]wire.Outcome, []w
 	content, err := decodeContent(doc.body)
 	if err != nil {
 		return nil, nil, err
+	}
+	a.engine.adopted = content.Adopted
+	if a.watch.rest(content.Hold); content.Hold {
+		outcomes, err := a.engine.look(ctx, content.Resources)
+		return outcomes, a.engine.running(), err
 	}
 	outcomes, err := a.engine.apply(ctx, content.Resources, false)
 	return outcomes, content.Resources, err

@@ -34,7 +34,7 @@ func (a *Agent) lookAtDisk(ctx context.Context) {
 		return
 	}
 	a.report(nil)
-	if was == disk.Full && !clean(a.state.applied.Outcomes) {
+	if was == disk.Full && !rests(a.state.applied.Outcomes) {
 		a.reapply(ctx)
 	}
 }

@@ -21,14 +21,16 @@ func (a *Agent) check(ctx context.Context) {
 	if a.held.version == 0 {
 		return // nothing is held, or only which binary to become
 	}
+	a.engine.looking = true
 	a.reapply(ctx)
+	a.engine.looking = false
 	a.setOverlay(ctx) // peers and names, of which no resource tells
 }
 
 // lookLater follows each pass, whatever it was for. Where something failed, the next try of it looks at everything.
 func (a *Agent) lookLater() {
 	a.looked, a.look = time.Now(), time.Time{}
-	if clean(a.state.applied.Outcomes) {
+	if rests(a.state.applied.Outcomes) {
 		a.look = a.looked.Add(a.cfg.Check + rand.N(a.cfg.Check/10+1))
 	}
 }

@@ -23,6 +23,8 @@ type Engine struct {
 	room    func() error                      // why nothing new may be made here now; may be nil
 	told    func(wire.Outcome)                // progress; may be nil
 	waking  bool                              // the first pass after the agent started
+	looking bool                              // a pass that nothing but its time, or a person, asked for
+	adopted bool                              // the node reports what it found and leaves it (NODE-7)
 
 	meanwhile func(ctx context.Context, step func(context.Context) error) error // runs a step that may take long; may be nil
 }
@@ -57,7 +59,9 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 	done := map[string]wire.Status{}
 	note := func(o wire.Outcome) {
 		outcomes = append(outcomes, o)
-		done[o.ID] = o.Status
+		if done[o.ID] = o.Status; o.Status == wire.Waiting && o.Step == stepDrift {
+			done[o.ID] = wire.Unchanged // it is there: what depends on it goes on
+		}
 		if e.told != nil {
 			e.told(o)
 		}
@@ -127,6 +131,10 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 		return fail("observe", err)
 	}
 	have := e.state.record(r.ID)
+	if why := e.found(r, have, seen); why != "" && !carried {
+		o.Status, o.Step, o.Error = wire.Refused, "found", why
+		return o
+	}
 	known := have != nil && !have.Kept && sameResource(have.Resource, r)
 	if seen.Matches && known && (have.Declared || carried) && (have.Carried || !carried) {
 		return o
@@ -139,6 +147,10 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	}
 	if !carried {
 		o.Drift = e.drifted(r, have, seen)
+	}
+	if e.untold(o) {
+		o.Status, o.Step, o.Error = wire.Waiting, stepDrift, "it is put right at the next look, or by `mesh check`"
+		return o
 	}
 	var undo json.RawMessage
 	before := slices.Clone(e.state.applied.Records)
@@ -170,7 +182,7 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	if !seen.Matches {
 		o.Status = wire.Applied
 		if o.Drift != "" {
-			o.Step = "drift"
+			o.Step = stepDrift
 		}
 		e.state.record(r.ID).Owes = "" // just started, it has taken up everything
 	}

@@ -26,6 +26,7 @@ type watch struct {
 	changed func() // called after a transition, from any goroutine
 
 	mu      sync.Mutex
+	held    bool              // nothing is restarted (OPS-3)
 	probes  map[string]*probe // by resource id
 	present []appliance.InstanceName
 }
@@ -89,6 +90,19 @@ func (w *watch) running(instance appliance.InstanceName, name string) (out []wir
 // part is what a resource is called within its instance and kind.
 func part(r wire.Resource) string { return r.ID[strings.LastIndexByte(r.ID, '/')+1:] }
 
+// rest has what is unhealthy left as it is, or not; still says which.
+func (w *watch) rest(held bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = held
+}
+
+func (w *watch) still() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held
+}
+
 // report gives the health of every instance: the worst of its processes; an instance without one is healthy.
 func (w *watch) report() []wire.Health {
 	w.mu.Lock()
@@ -149,7 +163,10 @@ func (w *watch) follow(ctx context.Context, p *probe, spec wire.Run) {
 			if why = w.attempt(ctx, p.resource, spec.Alive, duration(spec.Alive, func(c wire.Check) string { return c.Within }, 5*time.Second)); why == "" {
 				failures = 0
 			} else if failures++; failures >= max(1, failuresOf(spec.Alive)) {
-				state, failures = wire.Unhealthy, 0
+				if state = wire.Unhealthy; w.still() {
+					break
+				}
+				failures = 0
 				w.tell(ctx, p, state, why)
 				if err := w.machine.Runner(p.resource.Kind).Act(ctx, p.resource, "restart"); err != nil {
 					why = err.Error()

@@ -71,7 +71,13 @@ func (l *loop) run(f func()) {
 // declare puts a declaration into the queue.
 func (l *loop) declare(counter uint64, resources []wire.Resource) {
 	l.t.Helper()
-	body, err := wire.Encode(wire.Content{Version: wire.Version, Resources: resources})
+	l.declareAll(counter, wire.Content{Resources: resources})
+}
+
+func (l *loop) declareAll(counter uint64, content wire.Content) {
+	l.t.Helper()
+	content.Version = wire.Version
+	body, err := wire.Encode(content)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -15,6 +15,10 @@ const maxRestarts = 16
 // restart starts anew what runs of instances, in the order in which it is declared (OPS-1). That it was asked for is on disk before: played
 // again, the notice finds itself known.
 func (a *Agent) restart(ctx context.Context, instances []appliance.InstanceName, signed time.Time) {
+	if a.watch.still() {
+		a.cfg.Log.Warn("restart: the node is held", "instances", instances)
+		return
+	}
 	before := a.state.applied.Noticed
 	a.state.applied.Noticed = signed
 	if err := a.state.saveApplied(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -170,5 +171,139 @@ func TestRestart(t *testing.T) {
 	m.Must(operators.AuditList, operators.ListAudit{Limit: 1}, &rows)
 	if rows[0].What != "module restart" || rows[0].Subject != "one" {
 		t.Errorf("audited %+v", rows[0])
+	}
+}
+
+// OPS-3, DEC-1: a held node hears and reports, and changes nothing until it is resumed; what is pushed meanwhile waits there and is said to.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	n1 := m.AddNode("n1")
+	daemon(m, "one", "a", "n1")
+	m.Push()
+	m.Current()
+	daemon(m, "two", "a", "n1") // a colleague's, not pushed
+	unpushed := m.Node("n1").Unpushed
+	var done operators.Switched
+	m.Must(operators.NodeHold, operators.HoldNode{Node: "n1"}, &done)
+	if len(done.Nodes) != 1 || !done.Nodes[0].Held || !done.Nodes[0].Sent {
+		t.Errorf("held: %+v", done)
+	}
+	m.Current()
+	if n := m.Node("n1"); !n.Held || !n.HeldUntil.IsZero() || n.Unpushed != unpushed {
+		t.Errorf("%+v", n)
+	}
+	n1.Machine.Commands()
+	for _, p := range m.Push().Nodes {
+		if p.Held != (p.Node == "n1") || p.Sent != (p.Node == "n1") {
+			t.Errorf("pushed %+v", p)
+		}
+	}
+	m.Wait("it waits", func() string {
+		n := m.Node("n1")
+		if !n.Current || n.Outcome != "waiting" || n.Health != wire.Healthy || n.Unpushed != 0 {
+			return fmt.Sprintf("%+v", n)
+		}
+		return ""
+	})
+	if _, _, waiting := m.Status().Settled("n1"); len(waiting) != 1 || !strings.Contains(waiting[0], "it is held") {
+		t.Errorf("who waits is told %q", waiting)
+	}
+	m.AddNode("n2") // memberships go on
+	m.Wait("it knows the new node", func() string { return count(len(n1.Machine.Overlay().Hosts), 3) })
+	if c := slices.DeleteFunc(n1.Machine.Commands(), func(s string) bool { return strings.Contains(s, "hosts") || strings.HasPrefix(s, "wg ") }); len(c) > 0 {
+		t.Errorf("held, and yet: %q", c)
+	}
+	n1.Restart()
+	m.Must(operators.NodeResume, operators.ResumeNode{Node: "n1"}, &done)
+	m.Current()
+	wantStates(t, n1, "one two", "running", "running")
+	if n := m.Node("n1"); n.Held {
+		t.Errorf("%+v", n)
+	}
+	if err := m.Call(operators.NodeHold, operators.HoldNode{Node: "n9"}, nil); appliance.KindOf(err) != appliance.NotFound {
+		t.Error(err)
+	}
+}
+
+// OPS-3, SAFE-5: a hold with an end ends by itself, also where that comes while the controller is away.
+func TestHoldEnds(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	n1 := m.AddNode("n1")
+	ends := func() {
+		t.Helper()
+		m.Wait("the hold ends", func() string {
+			if n := m.Node("n1"); n.Held || n.Outcome != "clean" {
+				return fmt.Sprintf("held until %s, %s", n.HeldUntil, n.Outcome)
+			}
+			return ""
+		})
+		m.Current()
+	}
+	m.Must(operators.NodeHold, operators.HoldNode{Node: "n1", For: 2 * time.Second}, nil)
+	if n := m.Node("n1"); !n.Held || n.HeldUntil.IsZero() {
+		t.Errorf("%+v", n)
+	}
+	daemon(m, "one", "a", "n1")
+	m.Push()
+	ends()
+	wantStates(t, n1, "one", "running")
+
+	m.Must(operators.NodeHold, operators.HoldNode{Node: "n1", For: time.Second}, nil)
+	daemon(m, "two", "a", "n1")
+	m.Push()
+	m.StopController()
+	m.Wait("its time is over", func() string {
+		if h := must(m.Store.Holds(t.Context()))(t); len(h) != 1 || h[0].Left > 0 {
+			return fmt.Sprintf("%+v", h)
+		}
+		return ""
+	})
+	wantStates(t, n1, "two", "missing")
+	m.StartController()
+	ends()
+	wantStates(t, n1, "two", "running")
+}
+
+// OPS-3, DEC-1: drained, a node runs only what the mesh stands on; what stops is named, the last first; what is assigned meanwhile does
+// not run either; resumed, everything runs that nobody had stopped.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	n1, n2 := m.AddNode("n1"), m.AddNode("n2")
+	for _, name := range []string{"one", "two", "three"} {
+		daemon(m, name, "a", "n1", "n2")
+	}
+	m.Push()
+	m.Must(operators.ModuleStop, operators.SwitchModule{Instance: "two", Node: "n1"}, nil)
+	m.Current()
+	n1.Machine.Commands()
+	daemon(m, "one", "b") // a colleague's, not pushed
+	var done operators.Switched
+	m.Must(operators.NodeDrain, operators.DrainNode{Node: "n1"}, &done)
+	if d := cmp.Diff([]operators.SwitchedModule{{Name: "three", Node: "n1", Stopped: true}, {Name: "one", Node: "n1", Stopped: true}}, done.Instances); d != "" {
+		t.Error(d)
+	}
+	m.Current()
+	if d := cmp.Diff([]string{"systemctl stop three-main", "systemctl stop one-main"}, n1.Machine.Commands()); d != "" {
+		t.Error(d)
+	}
+	wantStates(t, n2, "one two three", "running", "running", "running")
+	if n := m.Node("n1"); !n.Drained || n.Health != wire.Healthy || n.Unpushed == 0 {
+		t.Errorf("%+v", n)
+	}
+	daemon(m, "four", "a", "n1")
+	m.Push("n1")
+	m.Current()
+	wantStates(t, n1, "one two three four", "stopped", "stopped", "stopped", "stopped")
+	m.Must(operators.NodeResume, operators.ResumeNode{Node: "n1"}, &done)
+	if len(done.Instances) != 3 || done.Instances[0].Stopped {
+		t.Errorf("resumed: %+v", done)
+	}
+	m.Current()
+	wantStates(t, n1, "one two three four", "running", "stopped", "running", "running")
+	if n := m.Node("n1"); n.Drained {
+		t.Errorf("%+v", n)
 	}
 }

@@ -56,11 +56,12 @@ type Controller struct {
 	notifying sync.Mutex // one notice at a time
 	notified  time.Time  // of the last
 	seen      chan store.Seen
+	holds     chan struct{} // one has begun
 }
 
 // Run is the controller's life once the store stands and the mesh is founded. It ends with ctx, or with an error that starting anew may mend.
 func Run(ctx context.Context, cfg Config) error {
-	c := &Controller{cfg: cfg, log: cfg.Log, seen: make(chan store.Seen, 4096), turns: newTurns(), due: newDue()}
+	c := &Controller{cfg: cfg, log: cfg.Log, seen: make(chan store.Seen, 4096), holds: make(chan struct{}, 1), turns: newTurns(), due: newDue()}
 	c.members.dirty = make(chan struct{}, 1)
 	if err := c.start(ctx); err != nil {
 		return err
@@ -77,6 +78,7 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error { return c.recordSeen(ctx) })
 	g.Go(func() error { return c.publishMembers(ctx) })
 	g.Go(func() error { return c.catchUp(ctx) })
+	g.Go(func() error { return c.watchHolds(ctx) })
 	c.cfg.Artifacts.Follow(c.declaredArtifacts)
 	g.Go(func() error { return c.collectArtifacts(ctx) })
 	g.Go(func() error { return c.scrubArtifacts(ctx) })

@@ -75,6 +75,9 @@ func nodeStatus(s store.NodeState, recorded resolve.Plan, now time.Time) operato
 	n := operators.NodeStatus{Name: s.Name, ID: s.Node, Mode: s.Mode, LastSeen: s.LastSeen, Lost: now.Sub(s.LastSeen) > lostAfter,
 		Current: s.Current(), Declared: s.Declared, Reported: s.Reported, Outcome: cmp.Or(s.Outcome, "none"), Health: wire.Healthy,
 		Resources: map[wire.Status]int{wire.Unchanged: 0, wire.Applied: 0, wire.Failed: 0}, Instances: []operators.InstanceStatus{}, Kept: s.Kept, Warnings: s.Warnings}
+	if n.Held, n.Drained = s.Held, s.Drained; n.Held {
+		n.HeldUntil = s.HeldUntil
+	}
 	if !s.Sent.IsZero() {
 		n.Number = s.Sent.String()
 	}

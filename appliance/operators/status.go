@@ -54,6 +54,9 @@ func (n NodeStatus) unfinished() string {
 	if len(n.Waiting) == 0 {
 		return fmt.Sprintf("%s: something has to come first", n.Name)
 	}
+	if n.Held {
+		return fmt.Sprintf("%s: it is held: %d resources wait until it is resumed", n.Name, len(n.Waiting))
+	}
 	w := n.Waiting[0]
 	return fmt.Sprintf("%s: %s: %s", n.Name, w.ID, w.Error)
 }

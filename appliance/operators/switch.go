@@ -15,6 +15,22 @@ type SwitchModule struct {
 	Node     appliance.NodeName     `json:"node,omitempty"`
 }
 
+// HoldNode has a node change nothing, for some time or until it is resumed.
+type HoldNode struct {
+	Node appliance.NodeName `json:"node"`
+	For  time.Duration      `json:"for,omitempty"` // nanoseconds
+}
+
+// DrainNode has a node's modules not run, but for the base.
+type DrainNode struct {
+	Node appliance.NodeName `json:"node"`
+}
+
+// ResumeNode undoes both.
+type ResumeNode struct {
+	Node appliance.NodeName `json:"node"`
+}
+
 // Switched is the answer to what takes effect at once: on which nodes, and which instances stop or start there, in that order.
 type Switched struct {
 	Nodes     []PushedNode     `json:"nodes"`

@@ -156,6 +156,9 @@ type NodeStatus struct {
 	Mode      string              `json:"mode"`
 	LastSeen  time.Time           `json:"lastSeen,omitzero"`
 	Lost      bool                `json:"lost"`
+	Held      bool                `json:"held,omitempty"`     // it changes nothing
+	HeldUntil time.Time           `json:"heldUntil,omitzero"` // zero: until it is resumed
+	Drained   bool                `json:"drained,omitempty"`  // its modules do not run, but for the base
 	Clone     bool                `json:"clone,omitempty"`
 	Current   bool                `json:"current"`
 	Number    string              `json:"number"`

@@ -41,6 +41,9 @@ const (
 	StatusShow     Verb = "status.show"
 	OverlayShow    Verb = "overlay.show"
 	NodeCheck      Verb = "node.check"
+	NodeHold       Verb = "node.hold"
+	NodeDrain      Verb = "node.drain"
+	NodeResume     Verb = "node.resume"
 	SessionLogs    Verb = "session.logs"
 	SessionExec    Verb = "session.exec"
 	SessionSend    Verb = "session.send"
@@ -73,6 +76,9 @@ var table = map[Verb][]Role{
 	StatusShow:     {Admin, Viewer},
 	OverlayShow:    {Admin, Viewer},
 	NodeCheck:      {Admin},
+	NodeHold:       {Admin},
+	NodeDrain:      {Admin},
+	NodeResume:     {Admin},
 	SessionLogs:    {Admin, Viewer},
 	SessionExec:    {Admin},
 	SessionSend:    {Admin, Viewer}, // to a session of one's own

@@ -35,7 +35,7 @@ var update = flag.Bool("update", false, "write what is rendered into the golden 
 //	assign INSTANCE NODE MODULE   port INSTANCE NODE NAME NUMBER given|assigned
 //	carried NODE NUMBER PROTOCOL HOLDER
 //	machine NODE PLATFORM [RUNTIME]   setting MODULE NODE|- NAME VALUE   store ADDRESS
-//	stopped INSTANCE NODE   held NODE   drained NODE   certified INSTANCE NODE NAME HOST…
+//	stopped INSTANCE NODE   held NODE   drained NODE   adopted NODE   certified INSTANCE NODE NAME HOST…
 func records(t *testing.T, a *txtar.Archive) (resolve.Intent, render.Facts) {
 	t.Helper()
 	in := resolve.Intent{Mesh: "maaaaaaaaaaaaaaa", MeshName: "home", Modules: map[appliance.ModuleName]*manifest.Manifest{}, Carried: map[appliance.NodeID][]ports.Bound{}}
@@ -72,6 +72,8 @@ func records(t *testing.T, a *txtar.Archive) (resolve.Intent, render.Facts) {
 			n.Platform, n.Runtime = f[2], strings.Join(f[3:], "")
 		case f[0] == "held":
 			node(t, &in, f[1]).Held = true
+		case f[0] == "adopted":
+			node(t, &in, f[1]).Adopted = true
 		case f[0] == "drained":
 			node(t, &in, f[1]).Drained = true
 		case f[0] == "stopped":

@@ -21,7 +21,9 @@ import (
 // Everything else that is exported takes a By or only reads.
 var unaudited = []string{"Seen", "RecordReport", "IssueDeclaration", "IssueMembership", "SetUsersDigest", "Forget"}
 
-var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Departed", "Facts", "Intent", "KeptArtifacts", "Latest", "LatestMembership",
+func approveNothing(store.Snapshot) (map[appliance.NodeID]resolve.Plan, error) { return nil, nil }
+
+var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Departed", "Facts", "Holds", "Intent", "KeptArtifacts", "Latest", "LatestMembership",
 	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Revoked", "Snapshot", "Token", "Tokens", "UsersDigest"}
 
 // OP-2, BUS-14: every method that changes something for somebody writes who, when, what, before and after in its own transaction, and
@@ -78,10 +80,31 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			}
 			return s.UnsetSetting(ctx, by, v)
 		}},
+		"HoldNode": {what: "node hold", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error {
+			return s.HoldNode(ctx, by, g.Hub.ID, time.Hour, approveNothing)
+		}},
+		"DrainNode": {what: "node drain", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error {
+			return s.DrainNode(ctx, by, g.Hub.ID, approveNothing)
+		}},
+		"ResumeNode": {what: "node resume", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error {
+			if err := s.DrainNode(ctx, store.By{Who: "test", At: start}, g.Hub.ID, approveNothing); err != nil {
+				return err
+			}
+			return s.ResumeNode(ctx, by, g.Hub.ID, approveNothing)
+		}},
+		"EndHold": {what: "node resume", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error {
+			if err := s.HoldNode(ctx, store.By{Who: "test", At: start}, g.Hub.ID, time.Microsecond, approveNothing); err != nil {
+				return err
+			}
+			return s.EndHold(ctx, by, g.Hub.ID, approveNothing)
+		}},
 		"StopInstance": {what: "plan approve", change: func(s *store.Store, g store.Genesis, by store.By) error {
 			return s.StopInstance(ctx, by, "web", g.Hub.ID, true, func(r store.Snapshot) (map[appliance.NodeID]resolve.Plan, error) {
 				return resolve.Resolve(r.Intent)
 			})
+		}},
+		"NoteExec": {what: "module exec", change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			return s.NoteExec(ctx, by, "web", "hub", []string{"true"})
 		}},
 		"RecordAction": {what: "module restart", change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.RecordAction(ctx, by, "module restart", "web", map[string]any{"nodes": 1})

@@ -79,7 +79,7 @@ func intent(ctx context.Context, tx pgx.Tx) (i resolve.Intent, err error) {
 	i = resolve.Intent{Mesh: m.ID, MeshName: m.Name, Modules: map[appliance.ModuleName]*manifest.Manifest{}}
 	i.Nodes, err = rows[resolve.Node](ctx, tx, `
 		SELECT n.id, n.name, n.hub, COALESCE(NULLIF((a.capabilities ->> 'os') || '/' || (a.capabilities ->> 'architecture'), '/'), '') AS platform,
-			COALESCE(a.capabilities ->> 'runtime', '') AS runtime, COALESCE(n.held_until > now(), false) AS held, n.drained
+			COALESCE(a.capabilities ->> 'runtime', '') AS runtime, COALESCE(n.held_until > now(), false) AS held, n.drained, n.mode = 'adopted' AS adopted
 		FROM node AS n JOIN node_alive AS a ON a.node = n.id ORDER BY n.name`)
 	if err != nil {
 		return i, err

@@ -18,6 +18,10 @@ type NodeState struct {
 	Mode     string
 	LastSeen time.Time // zero: never
 
+	Held      bool      // it changes nothing
+	HeldUntil time.Time // zero: until it is resumed
+	Drained   bool
+
 	Sent     appliance.Number // the last declaration; zero: none yet
 	Declared appliance.Digest
 	SentAt   time.Time
@@ -54,6 +58,7 @@ func (s *Store) NodeStates(ctx context.Context) (all []NodeState, err error) {
 func nodeStates(ctx context.Context, tx pgx.Tx) ([]NodeState, error) {
 	r, err := tx.Query(ctx, `
 		SELECT n.id, n.name, n.hub, n.mode, COALESCE(a.last_seen, '0001-01-01 00:00:00+00'),
+			COALESCE(n.held_until > now(), false), COALESCE(NULLIF(n.held_until, 'infinity'), '0001-01-01 00:00:00+00'), n.drained,
 			COALESCE(d.epoch, 0), COALESCE(d.counter, 0), COALESCE(d.digest, ''), COALESCE(d.issued_at, '0001-01-01 00:00:00+00'),
 			COALESCE(r.epoch, 0), COALESCE(r.counter, 0), COALESCE(r.digest, ''), COALESCE(r.outcome, ''), COALESCE(r.made_at, '0001-01-01 00:00:00+00')
 		FROM node AS n JOIN node_alive AS a ON a.node = n.id JOIN report AS r ON r.node = n.id
@@ -63,7 +68,7 @@ func nodeStates(ctx context.Context, tx pgx.Tx) ([]NodeState, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(r, func(r pgx.CollectableRow) (n NodeState, err error) {
-		return n, r.Scan(&n.Node, &n.Name, &n.Hub, &n.Mode, &n.LastSeen, &n.Sent.Epoch, &n.Sent.Counter, &n.Declared, &n.SentAt,
+		return n, r.Scan(&n.Node, &n.Name, &n.Hub, &n.Mode, &n.LastSeen, &n.Held, &n.HeldUntil, &n.Drained, &n.Sent.Epoch, &n.Sent.Counter, &n.Declared, &n.SentAt,
 			&n.About.Epoch, &n.About.Counter, &n.Reported, &n.Outcome, &n.ReportedAt)
 	})
 }

@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+	"errors"
+	"reflect"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -74,6 +77,88 @@ func (s *Store) StopInstance(ctx context.Context, by By, instance appliance.Inst
 		}
 		return nil
 	})
+}
+
+// standing is what operators want of a node as a whole.
+type standing struct {
+	Name    appliance.NodeName `json:"-"`
+	Mode    string             `json:"mode"`
+	Held    bool               `json:"held"`
+	Until   *time.Time         `json:"until,omitempty"` // of a hold that ends by itself
+	Drained bool               `json:"drained"`
+}
+
+// stand changes what operators want of a node, and approves what follows.
+func (s *Store) stand(ctx context.Context, verb string, by By, node appliance.NodeID, decide Decide, statement string, args ...any) error {
+	return s.switched(ctx, verb+" node "+string(node), by, decide, func(tx pgx.Tx) error {
+		const look = `SELECT name, mode, COALESCE(held_until > now(), false) AS held, NULLIF(held_until, 'infinity') AS until, drained FROM node WHERE id = $1 FOR NO KEY UPDATE`
+		before, err := row[standing](ctx, tx, look, node)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(string(node))).WithNext("mesh node list")
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, statement, append([]any{node}, args...)...); err != nil {
+			return err
+		}
+		after, err := row[standing](ctx, tx, look, node)
+		if err != nil || reflect.DeepEqual(before, after) {
+			return err
+		}
+		return audit(ctx, tx, by, "node "+verb, string(before.Name), before, after)
+	})
+}
+
+// MaxHold bounds how long a hold may last that ends by itself.
+const MaxHold = 366 * 24 * time.Hour
+
+// HoldNode records that a node shall change nothing: for some time, or until it is resumed where that is zero (OPS-3).
+func (s *Store) HoldNode(ctx context.Context, by By, node appliance.NodeID, d time.Duration, decide Decide) error {
+	if d < 0 || d > MaxHold {
+		return appliance.Errorf(appliance.Invalid, "hold node: for %s; at most %s", d, MaxHold).WithHint("without a time it is held until it is resumed")
+	}
+	return s.stand(ctx, "hold", by, node, decide,
+		`UPDATE node SET held_until = CASE WHEN $2::float8 = 0 THEN 'infinity' ELSE now() + make_interval(secs => $2) END WHERE id = $1`, d.Seconds())
+}
+
+// DrainNode records that a node's modules shall not run, but for the base (OPS-3).
+func (s *Store) DrainNode(ctx context.Context, by By, node appliance.NodeID, decide Decide) error {
+	return s.stand(ctx, "drain", by, node, decide, `UPDATE node SET drained = true WHERE id = $1`)
+}
+
+// ResumeNode undoes both.
+func (s *Store) ResumeNode(ctx context.Context, by By, node appliance.NodeID, decide Decide) error {
+	return s.stand(ctx, "resume", by, node, decide, `UPDATE node SET held_until = NULL, drained = false WHERE id = $1`)
+}
+
+// EndHold resumes a node whose time is over; its modules stay drained where they are.
+func (s *Store) EndHold(ctx context.Context, by By, node appliance.NodeID, decide Decide) error {
+	return s.stand(ctx, "resume", by, node, decide, `UPDATE node SET held_until = NULL WHERE id = $1 AND held_until <= now()`)
+}
+
+// Hold is one that ends by itself.
+type Hold struct {
+	Node appliance.NodeID
+	Left time.Duration // zero or less: its time is over
+}
+
+// Holds gives those that end by themselves, the first to end first.
+func (s *Store) Holds(ctx context.Context) (all []Hold, err error) {
+	err = s.read(ctx, "look at holds", func(tx pgx.Tx) error {
+		r, err := tx.Query(ctx, `SELECT id, extract(epoch FROM held_until - now())::float8 FROM node WHERE held_until < 'infinity' ORDER BY held_until, id`)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(r, func(r pgx.CollectableRow) (h Hold, err error) {
+			var seconds float64
+			err = r.Scan(&h.Node, &seconds)
+			h.Left = time.Duration(seconds * float64(time.Second))
+			return h, err
+		})
+		return err
+	})
+	return all, err
 }
 
 // RecordAction audits what somebody had done that changes no record, and counts the request.

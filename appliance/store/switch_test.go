@@ -3,6 +3,7 @@ package store_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,5 +80,73 @@ func TestStopInstance(t *testing.T) {
 	}
 	if d := cmp.Diff(before, everythingRecorded(t, s), addresses, prefixes); d != "" {
 		t.Errorf("a refusal changed the records: %s", d)
+	}
+}
+
+// OPS-3: what is held and drained is part of the intent until it is resumed, or its time is over.
+func TestHoldAndDrain(t *testing.T) {
+	s, _ := founded(t)
+	second := enrolledNode(t, s, "n2").Node
+	good := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(held, drained bool) {
+		t.Helper()
+		for _, n := range intentOf(t, s).Nodes {
+			if n.ID == second && (n.Held != held || n.Drained != drained) || n.ID != second && (n.Held || n.Drained) {
+				t.Errorf("%+v, want held %v, drained %v", n, held, drained)
+			}
+		}
+		states, err := s.NodeStates(t.Context())
+		if err != nil || states[1].Held != held || states[1].Drained != drained {
+			t.Errorf("state %+v: %v", states[1], err)
+		}
+	}
+	hold := func(d time.Duration) error { return s.HoldNode(t.Context(), by(), second, d, approveNothing) }
+	holds := func() []store.Hold {
+		t.Helper()
+		all, err := s.Holds(t.Context())
+		good(err)
+		return all
+	}
+	good(hold(0))
+	want(true, false)
+	if h := holds(); len(h) != 0 {
+		t.Errorf("without an end: %+v", h)
+	}
+	good(s.EndHold(t.Context(), by(), second, approveNothing)) // is not over
+	want(true, false)
+	good(s.DrainNode(t.Context(), by(), second, approveNothing))
+	want(true, true)
+	good(s.ResumeNode(t.Context(), by(), second, approveNothing))
+	want(false, false)
+
+	good(hold(time.Hour))
+	want(true, false)
+	states, err := s.NodeStates(t.Context())
+	if h := holds(); err != nil || len(h) != 1 || h[0].Node != second || h[0].Left < 59*time.Minute || h[0].Left > time.Hour || states[1].HeldUntil.IsZero() {
+		t.Errorf("%+v, %+v, %v", h, states[1], err)
+	}
+	good(s.DrainNode(t.Context(), by(), second, approveNothing))
+	good(hold(time.Microsecond))
+	want(false, true)
+	if h := holds(); len(h) != 1 || h[0].Left > 0 {
+		t.Errorf("over: %+v", h)
+	}
+	good(s.EndHold(t.Context(), by(), second, approveNothing))
+	want(false, true)
+	if h := holds(); len(h) > 0 {
+		t.Errorf("ended: %+v", h)
+	}
+	before := everythingRecorded(t, s)
+	wantRefusal(t, hold(-time.Second), appliance.Invalid, "")
+	wantRefusal(t, hold(store.MaxHold+1), appliance.Invalid, "")
+	wantRefusal(t, s.HoldNode(t.Context(), by(), appliance.NewNodeID(), 0, approveNothing), appliance.NotFound, "")
+	good(s.DrainNode(t.Context(), by(), second, approveNothing)) // is drained
+	if d := cmp.Diff(before, everythingRecorded(t, s), addresses, prefixes); d != "" {
+		t.Errorf("a refusal, or nothing new, changed the records: %s", d)
 	}
 }

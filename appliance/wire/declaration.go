@@ -9,7 +9,8 @@ import (
 // Content is what a declaration says and what its digest names: the resources of one node, in the order they are applied.
 type Content struct {
 	Version   int        `json:"version"`
-	Hold      bool       `json:"hold,omitempty"` // look and report, change nothing (OPS-3)
+	Hold      bool       `json:"hold,omitempty"`    // look and report, change nothing (OPS-3)
+	Adopted   bool       `json:"adopted,omitempty"` // leave what was there before, and tell drift before it is put right (NODE-7)
 	Resources []Resource `json:"resources"`
 }
 

@@ -53,9 +53,19 @@ func printStatus(w io.Writer, s operators.Status) {
 			}
 			instances += fmt.Sprintf("%s=%s", i.Name, i.Health)
 		}
-		row(w, n.Name, yes(n.Current), n.Outcome, n.Health, seen, n.Number, n.Unpushed, instances)
+		row(w, n.Name, yes(n.Current), n.Outcome+standing(n), n.Health, seen, n.Number, n.Unpushed, instances)
 	}
 	for _, n := range s.Nodes {
+		if n.Held {
+			until := "it is resumed"
+			if !n.HeldUntil.IsZero() {
+				until = n.HeldUntil.Local().Format(time.DateTime)
+			}
+			fmt.Fprintf(w, "\n%s: held until %s: it changes nothing\n", n.Name, until)
+		}
+		if n.Drained {
+			fmt.Fprintf(w, "\n%s: drained until it is resumed: its modules do not run\n", n.Name)
+		}
 		for _, f := range n.Failures {
 			fmt.Fprintf(w, "\n%s: %s %s at %s: %s\n", n.Name, f.ID, f.Status, f.Step, f.Error)
 			for _, l := range f.Log {
@@ -83,6 +93,19 @@ func printStatus(w io.Writer, s operators.Status) {
 			}
 		}
 	}
+}
+
+// standing is what an operator wants of a node as a whole.
+func standing(n operators.NodeStatus) string {
+	switch {
+	case n.Held && n.Drained:
+		return " (held, drained)"
+	case n.Held:
+		return " (held)"
+	case n.Drained:
+		return " (drained)"
+	}
+	return ""
 }
 
 func newNode(g *global) *cobra.Command {
@@ -113,6 +136,7 @@ func newNode(g *global) *cobra.Command {
 			}
 			return appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(args[0])).WithNext("mesh node list")
 		}},
+		newNodeHold(g), newNodeDrain(g), newNodeResume(g),
 	)
 	return c
 }
