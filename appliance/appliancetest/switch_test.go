@@ -43,6 +43,17 @@ func states(n *appliancetest.Node, ids ...string) (out []string) {
 	return out
 }
 
+// intended is what operators and what follows from them have in the records; what machines say goes on changing.
+func intended(t *testing.T, m *appliancetest.Mesh) map[string]string {
+	out := map[string]string{}
+	for table, rows := range records(t, m) {
+		if slices.Contains([]string{"assignment", "audit", "declaration", "node", "plan", "request_nonce", "setting"}, table) {
+			out[table] = rows
+		}
+	}
+	return out
+}
+
 func wantStates(t *testing.T, n *appliancetest.Node, ids string, want ...string) {
 	t.Helper()
 	if d := cmp.Diff(want, states(n, strings.Fields(ids)...)); d != "" {
@@ -117,7 +128,7 @@ func TestStopAndStart(t *testing.T) {
 	m.Current()
 	wantStates(t, n2, "four", "stopped")
 
-	before := records(t, m)
+	before := intended(t, m)
 	for what, ask := range map[string]operators.SwitchModule{"instance": {Instance: "on"}, "elsewhere": {Instance: "two", Node: "n2"}, "node": {Instance: "one", Node: "n9"}, "base": {Instance: "mesh-network"}} {
 		for _, verb := range []operators.Verb{operators.ModuleStop, operators.ModuleStart, operators.ModuleRestart} {
 			err := m.Call(verb, ask, nil)
@@ -129,7 +140,7 @@ func TestStopAndStart(t *testing.T) {
 	if err := m.Call(operators.ModuleRestart, operators.SwitchModule{Instance: "four"}, nil); appliance.KindOf(err) != appliance.Conflict {
 		t.Errorf("restart of what is stopped: %v", err)
 	}
-	sameRecords(t, "a refusal", before, records(t, m))
+	sameRecords(t, "a refusal", before, intended(t, m))
 }
 
 // OPS-1: a restart is told to the nodes that have the instance, is done once, and shows in the instance's health.
