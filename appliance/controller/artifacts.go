@@ -55,7 +55,7 @@ func (c *Controller) grantArtifact(ctx context.Context, a asked) (any, error) {
 		return nil, appliance.Errorf(appliance.Invalid, "grant a push of %s: %d bytes; 1 to %d", of, ask.MaxBytes, int64(maxMaxModule))
 	}
 	grant := artifacts.Grant{Module: ask.Module, Artifact: ask.Artifact, MaxBytes: ask.MaxBytes, Expires: a.by.At.Add(grantLasts).UTC().Truncate(time.Second)}
-	if err := c.cfg.Store.GrantArtifact(ctx, a.by, of, grant); err != nil {
+	if err := c.cfg.Store.RecordAction(ctx, a.by, "artifact grant", of, grant); err != nil {
 		return nil, err
 	}
 	h := c.header(wire.KindGrant, a.by.Who)

@@ -48,7 +48,7 @@ func (c *Controller) openExec(ctx context.Context, a asked) (any, error) {
 		if len(o.Open.Command) == 0 {
 			return appliance.Errorf(appliance.Invalid, "open session: it has no command")
 		}
-		return c.cfg.Store.NoteExec(ctx, a.by, o.Open.Instance, o.Node, o.Open.Command)
+		return c.cfg.Store.RecordAction(ctx, a.by, "module exec", string(o.Open.Instance)+"@"+string(o.Node), map[string]any{"command": o.Open.Command})
 	})
 }
 

@@ -8,13 +8,6 @@ import (
 	"github.com/novox/mesh/appliance"
 )
 
-// GrantArtifact records that an operator was given leave to push: it is not kept, but who had it is.
-func (s *Store) GrantArtifact(ctx context.Context, by By, of string, grant any) error {
-	return s.change(ctx, "grant a push of "+of, by, func(tx pgx.Tx) error {
-		return audit(ctx, tx, by, "artifact grant", of, nil, grant)
-	})
-}
-
 // KeptArtifacts gives the artifacts within reach: those that a registered module names, and those of each node's approved plan and of
 // as many approved before it as earlier says.
 func (s *Store) KeptArtifacts(ctx context.Context, earlier int) (all []appliance.Digest, err error) {

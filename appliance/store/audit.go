@@ -42,6 +42,11 @@ func (s *Store) Audit(ctx context.Context, since time.Time, limit int) (changes 
 	return changes, err
 }
 
+// RecordAction audits what somebody had done that changes no record, and counts the request.
+func (s *Store) RecordAction(ctx context.Context, by By, what, subject string, details any) error {
+	return s.change(ctx, what+" "+subject, by, func(tx pgx.Tx) error { return audit(ctx, tx, by, what, subject, nil, details) })
+}
+
 // audit records one change beside the change itself. Nil before: the thing is new. Nil after: it is gone.
 func audit(ctx context.Context, tx pgx.Tx, by By, what, subject string, before, after any) error {
 	old, err := document(before)

@@ -47,9 +47,6 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 		"CreateToken": {what: "token create", change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.CreateToken(ctx, by, store.Token{ID: appliance.NewTokenID(), Uses: 1, Bus: busKey(t), Claim: signingKey(t), ExpiresAt: start.Add(time.Hour)})
 		}},
-		"GrantArtifact": {what: "artifact grant", change: func(s *store.Store, _ store.Genesis, by store.By) error {
-			return s.GrantArtifact(ctx, by, "web/image", map[string]any{"maxBytes": 1})
-		}},
 		"RevokeToken": {what: "token revoke", before: true, change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.RevokeToken(ctx, by, newToken(t, s, 1).ID)
 		}},
@@ -102,9 +99,6 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			return s.StopInstance(ctx, by, "web", g.Hub.ID, true, func(r store.Snapshot) (map[appliance.NodeID]resolve.Plan, error) {
 				return resolve.Resolve(r.Intent)
 			})
-		}},
-		"NoteExec": {what: "module exec", change: func(s *store.Store, _ store.Genesis, by store.By) error {
-			return s.NoteExec(ctx, by, "web", "hub", []string{"true"})
 		}},
 		"RecordAction": {what: "module restart", change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.RecordAction(ctx, by, "module restart", "web", map[string]any{"nodes": 1})

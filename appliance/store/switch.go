@@ -160,8 +160,3 @@ func (s *Store) Holds(ctx context.Context) (all []Hold, err error) {
 	})
 	return all, err
 }
-
-// RecordAction audits what somebody had done that changes no record, and counts the request.
-func (s *Store) RecordAction(ctx context.Context, by By, what, subject string, details any) error {
-	return s.change(ctx, what+" "+subject, by, func(tx pgx.Tx) error { return audit(ctx, tx, by, what, subject, nil, details) })
-}
