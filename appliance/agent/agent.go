@@ -477,6 +477,8 @@ func (a *Agent) refuse(what wire.Kind, err error) {
 		remedy = "free space on that disk; it is sent again by itself"
 	case what == wire.KindNotice:
 		remedy = cmp.Or(appliance.AsError(err).Hint, "if nobody tampered with the bus, ask once more: mesh check")
+	case what == kindPurge:
+		remedy = cmp.Or(appliance.AsError(err).Hint, "look at the folder on that machine, then purge once more")
 	}
 	a.warn(code, wire.Warning{Code: code, Severity: "error", Text: err.Error(), Remedy: remedy})
 	a.report(nil)

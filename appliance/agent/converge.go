@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/wire"
@@ -18,6 +19,8 @@ type Record struct {
 	Declared bool            `json:"declared,omitempty"`
 	Owes     string          `json:"owes,omitempty"` // what it still has to do since something it watches changed: restart, reload, signal
 	Kept     bool            `json:"kept,omitempty"` // left its declaration; data that stays by rule
+	KeptAt   time.Time       `json:"keptAt,omitzero"`
+	Bytes    int64           `json:"bytes,omitempty"` // of what is kept; below zero: not known
 }
 
 // removals gives the records that a declaration of desired no longer names, last made first. What is carried or already kept stays.
@@ -123,7 +126,7 @@ func keptData(records []Record) []wire.Kept {
 	for _, r := range records {
 		var spec wire.DirectorySpec
 		if r.Kept && r.Resource.Kind == wire.Directory && json.Unmarshal(r.Resource.Spec, &spec) == nil {
-			out = append(out, wire.Kept{Instance: r.Resource.Instance, Path: spec.Path})
+			out = append(out, wire.Kept{Instance: r.Resource.Instance, Path: spec.Path, Bytes: r.Bytes, Since: r.KeptAt})
 		}
 	}
 	all := slices.Clone(out)

@@ -66,8 +66,8 @@ func (a *Agent) takeNotice(data []byte) error {
 	if !doc.signed.After(a.notice) {
 		return appliance.Errorf(appliance.Conflict, "hear notice: of %s, a later one was heard already", doc.signed.Format(time.RFC3339Nano)).WithReason(wire.Superseded)
 	}
-	if n.Restart != "" && len(a.wishes.restarts) == maxRestarts {
-		return appliance.Errorf(appliance.NotReady, "hear notice: %d restarts wait already", maxRestarts).WithHint("ask again in a moment")
+	if n.Restart != "" && len(a.wishes.restarts) == maxWishes || n.Purge != "" && len(a.wishes.purges) == maxWishes {
+		return appliance.Errorf(appliance.NotReady, "hear notice: %d of its kind wait already", maxWishes).WithHint("ask again in a moment")
 	}
 	a.notice = doc.signed
 	a.wishes.check = a.wishes.check || n.Check
@@ -75,6 +75,9 @@ func (a *Agent) takeNotice(data []byte) error {
 		a.wishes.restarts = append(a.wishes.restarts, n.Restart)
 	}
 	a.wishes.removed = a.wishes.removed || n.Removed != ""
+	if n.Purge != "" {
+		a.wishes.purges = append(a.wishes.purges, n.Purge)
+	}
 	select {
 	case a.notices <- struct{}{}:
 	default: // one look serves both
@@ -87,7 +90,11 @@ type wishes struct {
 	check    bool
 	removed  bool // this machine shall be a node no more
 	restarts []appliance.InstanceName
+	purges   []appliance.InstanceName
 }
+
+// maxWishes bounds those of each kind that wait.
+const maxWishes = 16
 
 // hearNotice does what was asked for. The next look comes at once, or as soon after the last as it may.
 func (a *Agent) hearNotice(ctx context.Context) {
@@ -102,8 +109,9 @@ func (a *Agent) hearNotice(ctx context.Context) {
 		a.hearRemoval()
 		return
 	}
-	if len(asked.restarts) > 0 {
-		a.restart(ctx, asked.restarts, signed)
+	if len(asked.restarts)+len(asked.purges) > 0 && a.remember(signed) {
+		a.restart(ctx, asked.restarts)
+		a.purge(ctx, asked.purges)
 	}
 	if asked.check {
 		a.look = time.Now()
@@ -111,6 +119,18 @@ func (a *Agent) hearNotice(ctx context.Context) {
 			a.look = soonest
 		}
 	}
+}
+
+// remember keeps on disk that a notice was heard, before anything of it is done: played again, it finds itself known.
+func (a *Agent) remember(signed time.Time) bool {
+	before := a.state.applied.Noticed
+	a.state.applied.Noticed = signed
+	if err := a.state.saveApplied(); err != nil {
+		a.state.applied.Noticed = before
+		a.refuse(wire.KindNotice, appliance.Errorf(appliance.Unavailable, "hear notice: what it asks for cannot be kept: %w", err))
+		return false
+	}
+	return true
 }
 
 // drifted says how r is not what was made and recorded; empty where it was not made so yet. What ends with the machine is no drift

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
@@ -68,6 +69,7 @@ func (e *Engine) apply(ctx context.Context, desired []wire.Resource, carried boo
 	}
 	if !carried {
 		e.remove(ctx, desired, note)
+		e.measure(ctx)
 	}
 	halted := e.halt(ctx, desired)
 	for _, r := range desired {
@@ -208,7 +210,7 @@ func (e *Engine) begin(r wire.Resource, undo json.RawMessage, carried, owing boo
 		e.state.applied.Records = append(e.state.applied.Records, Record{Undo: undo})
 		rec = &e.state.applied.Records[len(e.state.applied.Records)-1]
 	}
-	rec.Resource, rec.Kept = r, false
+	rec.Resource, rec.Kept, rec.KeptAt = r, false, time.Time{}
 	rec.Carried = rec.Carried || carried
 	rec.Declared = rec.Declared || !carried
 	if !first && !owing {

@@ -148,10 +148,10 @@ func TestRestartOnNotice(t *testing.T) {
 			if c := l.machine.Commands(); len(c) > 0 {
 				t.Errorf("played again to a fresh agent: %q", c)
 			}
-			for range maxRestarts + 2 { // the loop takes them as they come
+			for range maxWishes + 2 { // the loop takes them as they come
 				l.hearOnNotices(ask("a"))
 			}
-			if c := l.machine.Commands(); len(c) != maxRestarts+2 || slices.ContainsFunc(c, func(s string) bool { return s != "systemctl restart a-main" }) {
+			if c := l.machine.Commands(); len(c) != maxWishes+2 || slices.ContainsFunc(c, func(s string) bool { return s != "systemctl restart a-main" }) {
 				t.Errorf("%d restarts: %q", len(c), c)
 			}
 		})

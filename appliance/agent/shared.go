@@ -73,10 +73,10 @@ func (s *state) bequeath(id string, to wire.Resource) {
 }
 
 // needed gives what of others cannot be without r: a declared resource that belongs to the user or lies in the folder, or a folder that
-// stays for the sake of one.
+// stays for the sake of one. Data stays by rule, whoever needs it.
 func needed(r wire.Resource, records []Record, desired []wire.Resource) (by string) {
 	var mine struct{ Name, Path string }
-	if r.Kind != wire.User && r.Kind != wire.Directory || json.Unmarshal(r.Spec, &mine) != nil {
+	if _, data := dataOf(r); data || r.Kind != wire.User && r.Kind != wire.Directory || json.Unmarshal(r.Spec, &mine) != nil {
 		return ""
 	}
 	for _, rec := range records {

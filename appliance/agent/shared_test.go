@@ -137,7 +137,7 @@ func TestSharedData(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return keptData(s.applied.Records)
+		return withoutTimes(keptData(s.applied.Records))
 	}
 	a, b := sharing("a", "data"), sharing("b", "data")
 	for _, step := range []struct {

@@ -38,6 +38,7 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.ModuleUnassign: (*Controller).unassignModule,
 	operators.ModuleStop:     (*Controller).stopModule,
 	operators.ModuleStart:    (*Controller).startModule,
+	operators.ModulePurge:    (*Controller).purgeData,
 	operators.ModuleRestart:  (*Controller).restartModule,
 	operators.SettingSet:     (*Controller).setSetting,
 	operators.SettingUnset:   (*Controller).unsetSetting,

@@ -32,6 +32,7 @@ const (
 	ModuleUnassign Verb = "module.unassign"
 	ModuleStop     Verb = "module.stop"
 	ModuleStart    Verb = "module.start"
+	ModulePurge    Verb = "module.purge"
 	ModuleRestart  Verb = "module.restart"
 	SettingSet     Verb = "setting.set"
 	SettingUnset   Verb = "setting.unset"
@@ -67,6 +68,7 @@ var table = map[Verb][]Role{
 	ModuleUnassign: {Admin},
 	ModuleStop:     {Admin},
 	ModuleStart:    {Admin},
+	ModulePurge:    {Admin},
 	ModuleRestart:  {Admin},
 	SettingSet:     {Admin},
 	SettingUnset:   {Admin},

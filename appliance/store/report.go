@@ -73,7 +73,8 @@ func queueAccount(b *pgx.Batch, node appliance.NodeID, sequence uint64, at time.
 	}
 	b.Queue(`DELETE FROM kept_data WHERE node = $1`, node)
 	for _, k := range r.Kept {
-		b.Queue(`INSERT INTO kept_data (node, instance, path) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, node, plain(string(k.Instance)), plain(k.Path))
+		b.Queue(`INSERT INTO kept_data (node, instance, path, bytes, since) VALUES ($1, $2, $3, $4, NULLIF($5, '0001-01-01 00:00:00+00'::timestamptz)) ON CONFLICT DO NOTHING`,
+			node, plain(string(k.Instance)), plain(k.Path), max(k.Bytes, -1), k.Since)
 	}
 }
 

@@ -48,7 +48,7 @@ func said() []sent {
 			{ID: "web/file/a", Instance: "web", Kind: wire.File, Status: wire.Failed, Step: "do", Error: "disk\x00full", Log: []string{"a", "b\x00"}}}}, false},
 		{3, wire.Report{Facts: binds(4222, 4223)}, false},
 		{4, wire.Report{About: about(1), Facts: binds(), Warnings: warn("four")}, true},
-		{5, wire.Report{About: about(3), Kept: []wire.Kept{{Instance: "old", Path: "/data/old"}},
+		{5, wire.Report{About: about(3), Kept: []wire.Kept{{Instance: "old", Path: "/data/old", Bytes: 1 << 40, Since: start}, {Instance: "old", Path: "/data/older", Bytes: -1}},
 			Health:   []wire.Health{{Instance: "web", State: wire.Looping, Since: start, Why: "exit 1", Log: []string{"x"}}},
 			Outcomes: []wire.Outcome{{ID: "web/user/web", Instance: "web", Kind: wire.User, Status: wire.Applied, Step: "drift", Drift: "home \x00/, want /home"}}}, false}, // DEC-6
 		{6, wire.Report{Facts: &wire.Facts{}, Warnings: warn("six")}, false},

@@ -101,7 +101,7 @@ func addParts(ctx context.Context, tx pgx.Tx, at map[appliance.NodeID]*NodeState
 		Node appliance.NodeID
 		wire.Kept
 	}
-	data, err := rows[kept](ctx, tx, `SELECT node, instance, path FROM kept_data ORDER BY node, path`)
+	data, err := rows[kept](ctx, tx, `SELECT node, instance, path, bytes, COALESCE(since, '0001-01-01 00:00:00+00') AS since FROM kept_data ORDER BY node, path`)
 	if err != nil {
 		return err
 	}

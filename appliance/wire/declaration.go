@@ -67,6 +67,9 @@ type DirectorySpec struct {
 	Mode  string `json:"mode"` // octal, four digits
 }
 
+// IsData says whether what lies there is data: whatever is not said to be something else (MOD-10).
+func (s DirectorySpec) IsData() bool { return s.Class != "config" && s.Class != "cache" }
+
 // FileSpec: a file with its whole content.
 type FileSpec struct {
 	Path    string `json:"path"`

@@ -12,6 +12,7 @@ type Notice struct {
 	Check   bool `json:"check,omitempty"` // look at everything declared, now (DEC-6)
 
 	Restart appliance.InstanceName `json:"restart,omitempty"` // what runs of this instance, once (OPS-1)
+	Purge   appliance.InstanceName `json:"purge,omitempty"`   // remove the data that is kept of this instance (MOD-10)
 	// Removed is an identity key, base64: the machine that has it is no node any more, and stops its modules for good (NODE-8). Another
 	// machine may have the node's id by now, so the id alone says nothing.
 	Removed string `json:"removed,omitempty"`
@@ -28,11 +29,14 @@ func ParseNotice(body []byte) (Notice, error) {
 	if err := Decode(body, &n); err != nil {
 		return Notice{}, appliance.Errorf(appliance.Invalid, "read notice: %w", err)
 	}
-	if n.Version != Version || !n.Check && n.Restart == "" && n.Removed == "" || len(n.Removed) > maxKey {
+	if n.Version != Version || !n.Check && n.Restart == "" && n.Removed == "" && n.Purge == "" || len(n.Removed) > maxKey {
 		return Notice{}, appliance.Errorf(appliance.Invalid, "read notice: of version %d, it asks for nothing that is known here", n.Version)
 	}
-	if n.Restart != "" {
-		if _, err := appliance.ParseName[appliance.InstanceName]("instance", string(n.Restart)); err != nil {
+	for _, name := range []appliance.InstanceName{n.Restart, n.Purge} {
+		if name == "" {
+			continue
+		}
+		if _, err := appliance.ParseName[appliance.InstanceName]("instance", string(name)); err != nil {
 			return Notice{}, appliance.Errorf(appliance.Invalid, "read notice: %w", err)
 		}
 	}

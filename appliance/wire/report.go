@@ -83,6 +83,8 @@ type Health struct {
 type Kept struct {
 	Instance appliance.InstanceName `json:"instance"`
 	Path     string                 `json:"path"`
+	Bytes    int64                  `json:"bytes,omitempty"` // when it was kept; below zero: not known
+	Since    time.Time              `json:"since,omitzero"`
 }
 
 // Facts are what a machine states of itself; a set that is present replaces the recorded one whole.

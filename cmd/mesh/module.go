@@ -17,10 +17,10 @@ import (
 )
 
 func newModule(g *global) *cobra.Command {
-	c := &cobra.Command{Use: "module", Short: "Modules: register, assign, unassign, stop, start, restart, list, show"}
+	c := &cobra.Command{Use: "module", Short: "Modules: register, assign, unassign, stop, start, restart, purge, list, show"}
 	c.AddCommand(newModuleRegister(g), newModuleAssign(g), newModuleUnassign(g),
 		newModuleSwitch(g, "stop", "Have an instance not run, from now on", operators.ModuleStop), newModuleSwitch(g, "start", "Have a stopped instance run again", operators.ModuleStart),
-		newModuleRestart(g), newModuleList(g), newModuleShow(g),
+		newModuleRestart(g), newModulePurge(g), newModuleList(g), newModuleShow(g),
 		&cobra.Command{Use: "schema", Short: "Print the JSON Schema of module.json", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 			_, err := c.OutOrStdout().Write(manifest.Schema())
 			return err

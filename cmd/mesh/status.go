@@ -84,7 +84,7 @@ func printStatus(w io.Writer, s operators.Status) {
 			}
 		}
 		for _, k := range n.Kept {
-			fmt.Fprintf(w, "\n%s: data of %s is kept in %s\n", n.Name, k.Instance, k.Path)
+			fmt.Fprintf(w, "\n%s: data of %s is kept in %s: %s\n", n.Name, k.Instance, k.Path, keptText(k))
 		}
 		for _, x := range n.Warnings {
 			fmt.Fprintf(w, "\n%s: %s: %s\n", n.Name, x.Severity, x.Text)

@@ -138,6 +138,8 @@ type Machine struct {
 	Overlay    Overlay
 	// Request gives what the mesh has to sign for a certificate resource, the same for as long as its key is; nil where there is no key yet.
 	Request func(ctx context.Context, r wire.Resource) ([]byte, error)
+	// Size says how much lies in a folder with everything beneath it, in bytes.
+	Size func(ctx context.Context, r wire.Resource) (int64, error)
 	// Collect removes artifacts that are not among these (DEC-14). It is called when all is well without them.
 	Collect      func(ctx context.Context, keep []appliance.Digest) error
 	Capabilities func() wire.Capabilities

@@ -171,7 +171,7 @@ func userThing(m *Machine, r wire.Resource) (thing, error) {
 
 func directoryThing(m *Machine, r wire.Resource) (thing, error) {
 	s, err := read[wire.DirectorySpec](r)
-	want := Entry{Folder: true, Owner: s.Owner, Group: s.Group, Mode: s.Mode, data: s.Class != "config" && s.Class != "cache"}
+	want := Entry{Folder: true, Owner: s.Owner, Group: s.Group, Mode: s.Mode, data: s.IsData()}
 	t := m.pathThing(s.Path, want)
 	remove := func(before json.RawMessage) (bool, error) {
 		if _, ok := m.paths[s.Path]; !ok {
@@ -180,13 +180,12 @@ func directoryThing(m *Machine, r wire.Resource) (thing, error) {
 		if before != nil {
 			return false, m.putBack(s.Path, before)
 		}
-		beneath := func(p string, _ Entry) bool { return p == s.Path || strings.HasPrefix(p, s.Path+"/") }
 		for p, e := range m.paths {
-			if beneath(p, e) && e.data && p != s.Path {
+			if beneath(p, s.Path) && e.data && p != s.Path {
 				return true, nil
 			}
 		}
-		maps.DeleteFunc(m.paths, beneath)
+		maps.DeleteFunc(m.paths, func(p string, _ Entry) bool { return beneath(p, s.Path) })
 		m.ran("rm -r %s", s.Path)
 		return false, nil
 	}
@@ -203,6 +202,22 @@ func directoryThing(m *Machine, r wire.Resource) (thing, error) {
 		return remove(before)
 	}
 	return t, err
+}
+
+// beneath says whether a path is a folder or lies in it.
+func beneath(p, folder string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
+
+// size counts the bytes of files only.
+func (m *Machine) size(ctx context.Context, r wire.Resource) (bytes int64, err error) {
+	return bytes, m.step(ctx, "size", r.ID, func() error {
+		s, err := read[wire.DirectorySpec](r)
+		for p, e := range m.paths {
+			if beneath(p, s.Path) {
+				bytes += int64(len(e.Content))
+			}
+		}
+		return err
+	})
 }
 
 func fileThing(m *Machine, r wire.Resource) (thing, error) {

@@ -83,7 +83,7 @@ func (m *Machine) Host() host.Machine {
 			wire.Directory: effector{m, directoryThing}, wire.File: effector{m, fileThing}, wire.Certificate: effector{m, certificateThing},
 			wire.Artifact: effector{m, artifactThing}, wire.Trust: effector{m, trustThing},
 		},
-		Processes: processes{m}, Overlay: overlay{m}, Request: m.request, Collect: m.collect,
+		Processes: processes{m}, Overlay: overlay{m}, Request: m.request, Collect: m.collect, Size: m.size,
 		Capabilities: func() wire.Capabilities { m.mu.Lock(); defer m.mu.Unlock(); return m.capabilities },
 		Warnings:     func() []wire.Warning { m.mu.Lock(); defer m.mu.Unlock(); return m.warnings },
 		MachineID:    func() string { m.mu.Lock(); defer m.mu.Unlock(); return m.machineID },

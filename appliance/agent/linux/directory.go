@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +27,6 @@ type directories struct {
 	data    *dataList
 	modules string // the folder of the instances' folders: made with the first of them
 }
-
-func isData(s wire.DirectorySpec) bool { return s.Class != "config" && s.Class != "cache" }
 
 func (directories) Observe(_ context.Context, r wire.Resource) (host.Observation, error) {
 	s, err := read[wire.DirectorySpec](r)
@@ -85,7 +85,7 @@ func (d directories) Do(_ context.Context, r wire.Resource) error {
 		return fmt.Errorf("make folder %s: %w", s.Path, err)
 	}
 	owner := ""
-	if isData(s) {
+	if s.IsData() {
 		owner = s.Owner
 	}
 	if err := d.data.set(s.Path, owner); err != nil { // first: data that is there is known as data
@@ -165,7 +165,7 @@ func (d directories) undo(r wire.Resource, undo json.RawMessage, purge bool) (ke
 		return false, err
 	}
 	defer f.Close()
-	if isData(s) && (there || !purge) {
+	if s.IsData() && (there || !purge) {
 		return true, nil
 	}
 	if beneath, err := d.data.beneath(s.Path); beneath || err != nil {
@@ -299,4 +299,40 @@ func (d *dataList) any(is func(path, owner string) bool) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// size is what a folder takes on the disk. Links are not followed.
+func size(ctx context.Context, r wire.Resource) (bytes int64, err error) {
+	s, err := read[wire.DirectorySpec](r)
+	if err != nil {
+		return 0, err
+	}
+	p, err := walk(s.Path)
+	if err != nil {
+		return 0, err
+	}
+	defer p.close()
+	f, _, err := p.open(unix.S_IFDIR, "folder")
+	if f == nil || err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return 0, p.fail("measure", err)
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(_ string, e fs.DirEntry, err error) error {
+		if err == nil {
+			var info fs.FileInfo
+			if info, err = e.Info(); err == nil {
+				bytes += info.Sys().(*syscall.Stat_t).Blocks * 512
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) { // it went meanwhile
+			err = nil
+		}
+		return errors.Join(err, ctx.Err())
+	})
+	return bytes, err
 }

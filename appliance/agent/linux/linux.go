@@ -58,6 +58,7 @@ func New(c Config) (host.Machine, error) {
 			wire.Artifact:    tree,
 			wire.Trust:       trusted{c.Mesh},
 		},
+		Size:    size,
 		Request: request,
 		Collect: func(ctx context.Context, keep []appliance.Digest) error {
 			return errors.Join(tree.collect(ctx, keep), containers.Collect(ctx, keep))

@@ -343,9 +343,11 @@ func TestDirectoryAndUser(t *testing.T) {
 		t.Fatal("there before")
 	}
 	do(t, m, user)
-	uid, err := userID(name)
-	if err != nil {
-		t.Fatal(err)
+	uid := 60000 + os.Getpid()%1000*4 // numbers of our own: others take the next one that is free
+	for _, args := range [][]string{{"groupmod", "--gid", strconv.Itoa(uid), name}, {"usermod", "--uid", strconv.Itoa(uid), name}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
 	}
 	if out, _ := exec.Command("getent", "passwd", name).Output(); !strings.HasSuffix(strings.TrimSpace(string(out)), ":/nonexistent:/usr/sbin/nologin") {
 		t.Errorf("%s", out)
@@ -396,7 +398,7 @@ func TestDirectoryAndUser(t *testing.T) {
 		}
 	}
 	gone(name) // by hand, and others come and go meanwhile
-	took(next, 64901)
+	took(next, uid+1)
 	do(t, m, user)
 	if again, _ := userID(name); again != uid {
 		t.Errorf("made again, its uid is %d, was %d: what it had belongs to nobody", again, uid)
@@ -408,7 +410,7 @@ func TestDirectoryAndUser(t *testing.T) {
 		t.Errorf("the uid is taken: %v", err)
 	}
 	exec.Command("groupdel", name).Run()
-	took(name, 64902) // and the name, too
+	took(name, uid+2) // and the name, too
 	if o := observe(t, m, user); o.Matches || !strings.Contains(o.Differs, strconv.Itoa(uid)) {
 		t.Errorf("another of that name: %+v", o)
 	}
@@ -907,5 +909,67 @@ func TestCapabilities(t *testing.T) {
 		if got := distribution("/none", path); got != want {
 			t.Errorf("%q: %q", text, got)
 		}
+	}
+}
+
+// MOD-10, SAFE-3: data goes with everything in it and nothing that links in it lead to, is data no more, and lets folder and user go; one
+// that was there before the mesh keeps what is in it. Its size is what it takes, without what links lead to.
+func TestPurge(t *testing.T) {
+	m, in := machine(t)
+	name := person(t)
+	outside := filepath.Join(in.Dir, "outside")
+	if err := errors.Join(os.MkdirAll(outside, 0o755), os.WriteFile(outside+"/precious", make([]byte, 1<<20), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	dir := in.Module("hello")
+	directory := func(path, class string) wire.Resource {
+		return resource(wire.Directory, path, wire.DirectorySpec{Path: path, Class: class, Owner: name, Group: name, Mode: "0750"})
+	}
+	purge := func(r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+		return m.Effectors[wire.Directory].(host.Purger).Purge(t.Context(), r, undo)
+	}
+	own, data := directory(dir, "config"), directory(dir+"/data", "data")
+	do(t, m, own)
+	do(t, m, data)
+	if err := errors.Join(os.MkdirAll(dir+"/data/deep/er", 0o755), os.WriteFile(dir+"/data/deep/er/rows", make([]byte, 64<<10), 0o600),
+		os.Symlink(outside, dir+"/data/deep/link"), os.Symlink(outside+"/precious", dir+"/data/file")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := m.Size(t.Context(), data); err != nil || n < 64<<10 || n > 256<<10 {
+		t.Errorf("size %d, %v", n, err)
+	}
+	if kept := undo(t, m, own, nil); !kept {
+		t.Error("the folder around data was removed")
+	}
+	for range 2 {
+		if kept, err := purge(data, nil); kept || err != nil {
+			t.Fatal(kept, err)
+		}
+	}
+	if kept := undo(t, m, own, nil); kept {
+		t.Error("the folder is kept without data")
+	}
+	if got, err := os.ReadFile(outside + "/precious"); len(got) != 1<<20 {
+		t.Errorf("what a link leads to: %d bytes, %v", len(got), err)
+	}
+
+	if err := os.MkdirAll(dir, 0o755); err != nil { // somebody put a link in its place
+		t.Fatal(err)
+	}
+	os.Symlink(outside, dir+"/data")
+	if _, err := purge(data, nil); appliance.KindOf(err) != appliance.Conflict {
+		t.Errorf("through a link: %v", err)
+	}
+	os.Remove(dir + "/data")
+	if err := errors.Join(os.Mkdir(dir+"/data", 0o711), os.WriteFile(dir+"/data/theirs", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	record := before(t, m, data)
+	do(t, m, data)
+	if kept, err := purge(data, record); err != nil || !kept {
+		t.Errorf("there before the mesh: kept %v, %v", kept, err)
+	}
+	if _, err := os.Lstat(dir + "/data/theirs"); err != nil {
+		t.Error(err)
 	}
 }
