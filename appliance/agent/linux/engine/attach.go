@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
@@ -22,11 +23,14 @@ func (e *Engine) Exec(ctx context.Context, r wire.Resource, a host.Attachment) (
 	if len(a.Command) == 0 {
 		return 0, appliance.Errorf(appliance.Invalid, "run inside %s: no command", r.ID)
 	}
-	c, have, err := e.running(ctx, r)
+	c, _, have, err := e.one(ctx, r)
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
+	if have == nil || have.State.Status != container.StateRunning {
+		return 0, appliance.Errorf(appliance.NotReady, "run inside %s: the container does not run", r.ID)
+	}
 	fail := func(err error) (int, error) { return 0, failed("run inside "+r.ID, err) }
 	options := client.ExecCreateOptions{Cmd: a.Command, AttachStdin: a.Stdin != nil, AttachStdout: true, AttachStderr: true}
 	var size client.ConsoleSize

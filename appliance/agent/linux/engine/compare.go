@@ -26,34 +26,35 @@ type fact struct {
 	secret      bool // its value is nobody's business
 }
 
-// facts describe a container, wanted or found, in the same words. They name no image: see wanted.differs.
+// facts describe a container, wanted or found, in the same words. They name no image: see differs.
 func facts(c *container.Config, h *container.HostConfig, mounts []string) []fact {
-	list := []fact{
+	hostname, confinement := c.Hostname, fmt.Sprintf("+%s -%s %s", capabilityNames(h.CapAdd), capabilityNames(h.CapDrop), strings.Join(h.SecurityOpt, " "))
+	if h.NetworkMode.IsHost() {
+		hostname = "" // it is the machine's
+	}
+	if h.Privileged {
+		confinement = "" // it is the engine's to say
+	}
+	return []fact{
 		{what: "user", value: c.User},
+		{what: "groups", value: strings.Join(h.GroupAdd, " "), docker: true},
 		{what: "command", value: fmt.Sprintf("%q", slices.Concat(c.Entrypoint, c.Cmd)), docker: true},
 		{what: "environment", value: strings.Join(c.Env, "\n"), secret: true},
+		{what: "hostname", value: hostname, docker: true},
 		{what: "network", value: string(h.NetworkMode), docker: true},
+		{what: "resolver", value: fmt.Sprint(h.DNS), docker: true},
 		{what: "ports", value: ports(h.PortBindings)},
 		{what: "mounts", value: strings.Join(mounts, " ")},
+		{what: "devices", value: devices(h.Devices), docker: true},
 		{what: "memory", value: limit(h.Memory), limit: true},
 		{what: "cpu", value: limit(h.NanoCPUs), limit: true},
 		{what: "pids", value: limit(valueOf(h.PidsLimit)), limit: true},
 		{what: "read-only", value: strconv.FormatBool(h.ReadonlyRootfs)},
 		{what: "privileged", value: strconv.FormatBool(h.Privileged)},
-		{what: "resolver", value: fmt.Sprint(h.DNS), docker: true},
-		{what: "devices", value: devices(h.Devices), docker: true},
-		{what: "groups", value: strings.Join(h.GroupAdd, " "), docker: true},
+		{what: "confinement", value: confinement, docker: true},
 		{what: "log", value: h.LogConfig.Type + " " + fmt.Sprint(h.LogConfig.Config), docker: true}, // maps print sorted
 		{what: "stop", value: fmt.Sprint(valueOf(c.StopTimeout)), docker: true},
 	}
-	if !h.NetworkMode.IsHost() { // there it is the machine's
-		list = append(list, fact{what: "hostname", value: c.Hostname, docker: true})
-	}
-	if !h.Privileged { // there the engine adds its own
-		list = append(list, fact{what: "capabilities", value: "+" + capabilityNames(h.CapAdd) + " -" + capabilityNames(h.CapDrop), docker: true},
-			fact{what: "confinement", value: strings.Join(h.SecurityOpt, " "), docker: true})
-	}
-	return list
 }
 
 func valueOf[T any](p *T) (v T) {

@@ -27,17 +27,13 @@ func (e *Engine) Observe(ctx context.Context, r wire.Resource) (host.Observation
 	if err != nil {
 		return host.Observation{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c, err := e.open(ctx)
+	c, ours, err := e.find(ctx, w)
 	if err != nil {
 		return host.Observation{}, err
 	}
 	defer c.Close()
-	ours, err := c.ours(ctx, w)
-	if err != nil {
-		return host.Observation{}, err
-	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if holder, err := c.foreign(ctx, w, ours); err != nil || holder != "" {
 		return host.Observation{Present: true, Differs: "its name is another's: " + holder}, err
 	}
@@ -69,54 +65,28 @@ func (e *Engine) Do(ctx context.Context, r wire.Resource) error {
 	if err != nil {
 		return err
 	}
-	c, ours, err := e.look(ctx, w)
+	c, ours, err := e.find(ctx, w)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	if holder, err := c.foreign(ctx, w, ours); err != nil {
+		return err
+	} else if holder != "" {
+		return appliance.Errorf(appliance.Conflict, "make container %s: its name is another's: %s", w.name, holder).
+			WithHint("it does not carry this installation's labels, so it stays as it is; rename or remove it")
+	}
 	image, err := e.pull(ctx, c, w)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience+stopping(ours))
+	ctx, cancel := context.WithTimeout(ctx, changing(ours...))
 	defer cancel()
 	i := slices.IndexFunc(ours, func(have container.InspectResponse) bool { return c.differs(ctx, w, have, image) == "" })
 	if i < 0 {
 		return c.replace(ctx, w, ours)
 	}
 	return c.keep(ctx, w, ours[i], slices.Delete(slices.Clone(ours), i, i+1))
-}
-
-// look gives what there is, where its name is nobody else's.
-func (e *Engine) look(ctx context.Context, w wanted) (*connection, []container.InspectResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c, err := e.open(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	ours, err := c.ours(ctx, w)
-	holder := ""
-	if err == nil {
-		holder, err = c.foreign(ctx, w, ours)
-	}
-	if err == nil && holder != "" {
-		err = appliance.Errorf(appliance.Conflict, "make container %s: its name is another's: %s", w.name, holder).
-			WithHint("it does not carry this installation's labels, so it stays as it is; rename or remove it")
-	}
-	if err != nil {
-		c.Close()
-		return nil, nil, err
-	}
-	return c, ours, nil
-}
-
-// stopping is how long it may take to end them all.
-func stopping(all []container.InspectResponse) (d time.Duration) {
-	for _, have := range all {
-		d += time.Second * time.Duration(valueOf(have.Config.StopTimeout))
-	}
-	return d
 }
 
 // replace makes another container of what there is now, under a name of the engine's choice until the old one gives it up.
@@ -238,15 +208,13 @@ func (e *Engine) Undo(ctx context.Context, r wire.Resource, _ json.RawMessage) (
 	if e.gone() {
 		return false, e.distrust()
 	}
-	c, err := e.open(ctx)
+	c, ours, err := e.find(ctx, w)
 	if err != nil {
 		return false, err
 	}
 	defer c.Close()
-	ours, err := c.ours(ctx, w)
-	if err != nil {
-		return false, err
-	}
+	ctx, cancel := context.WithTimeout(ctx, changing(ours...))
+	defer cancel()
 	for _, have := range ours {
 		if have.State.Running || have.State.Restarting {
 			err = c.stop(ctx, have)
@@ -260,6 +228,31 @@ func (e *Engine) Undo(ctx context.Context, r wire.Resource, _ json.RawMessage) (
 		return false, failed("list containers", err)
 	}
 	return false, e.distrust()
+}
+
+// find connects to the engine, and lists the containers of a resource.
+func (e *Engine) find(ctx context.Context, w wanted) (*connection, []container.InspectResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c, err := e.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, err := c.ours(ctx, w)
+	if err != nil {
+		c.Close()
+		return nil, nil, err
+	}
+	return c, ours, nil
+}
+
+// changing is how long it may take to end all of these, and a little more.
+func changing(all ...container.InspectResponse) time.Duration {
+	d := patience
+	for _, have := range all {
+		d += time.Second * time.Duration(valueOf(have.Config.StopTimeout))
+	}
+	return d
 }
 
 // ours lists the containers that carry the resource's labels, the one that has its name first, then those that run. There is more than one
@@ -306,6 +299,8 @@ func filter(labels map[string]string, names ...string) client.Filters {
 
 // foreign names the container that has our name without being ours; empty where there is none.
 func (c *connection) foreign(ctx context.Context, w wanted, ours []container.InspectResponse) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	have, err := c.ContainerInspect(ctx, w.name, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):

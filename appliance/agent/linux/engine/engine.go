@@ -134,7 +134,7 @@ func failed(what string, err error) error {
 	case err == nil:
 		return nil
 	case client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err):
-		return appliance.Errorf(appliance.Unavailable, "%s: %w", what, err).WithHint("is it running? it is asked again and again")
+		return appliance.Errorf(appliance.Unavailable, "%s: %w", what, err).WithHint("it is tried again by itself; see whether the engine runs")
 	case errdefs.IsNotFound(err):
 		return appliance.Errorf(appliance.NotFound, "%s: %w", what, err)
 	case errdefs.IsConflict(err):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -144,10 +145,10 @@ func (w wanted) keepsData(image client.ImageInspectResult) error {
 	if image.Config == nil {
 		return nil
 	}
-	for path := range image.Config.Volumes {
-		if !slices.ContainsFunc(w.host.Mounts, func(m mount.Mount) bool { return m.Target == path }) {
-			return appliance.Errorf(appliance.Invalid, "container %s: its image keeps data at %s, where nothing is mounted", w.id, appliance.Quote(path)).
-				WithHint(fmt.Sprintf(`add {"source": "${dir}/…", "target": %q} to its mounts`, path))
+	for volume := range image.Config.Volumes {
+		if at := path.Clean(volume); !slices.ContainsFunc(w.host.Mounts, func(m mount.Mount) bool { return m.Target == at }) {
+			return appliance.Errorf(appliance.Invalid, "container %s: its image keeps data at %s, where nothing is mounted", w.id, appliance.Quote(at)).
+				WithHint(fmt.Sprintf(`add {"source": "${dir}/…", "target": %q} to its mounts`, at))
 		}
 	}
 	return nil

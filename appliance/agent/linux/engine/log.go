@@ -59,7 +59,7 @@ type refused struct{ error }
 func (r *refused) Unwrap() error { return r.error }
 
 func (e *Engine) read(ctx context.Context, r wire.Resource, options client.ContainerLogsOptions, emit func(stamp string, line []byte) error) error {
-	c, _, have, err := e.find(ctx, r)
+	c, _, have, err := e.one(ctx, r)
 	if err != nil {
 		return err
 	}

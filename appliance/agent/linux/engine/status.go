@@ -21,45 +21,22 @@ import (
 
 const maxSaid = 4 << 10 // kept of what a check says
 
-// find gives the container of a resource, nil where there is none.
-func (e *Engine) find(ctx context.Context, r wire.Resource) (*connection, wanted, *container.InspectResponse, error) {
+// one gives the container of a resource, nil where there is none.
+func (e *Engine) one(ctx context.Context, r wire.Resource) (*connection, wanted, *container.InspectResponse, error) {
 	w, err := e.named(r)
 	if err != nil {
 		return nil, w, nil, err
 	}
-	c, err := e.open(ctx)
-	if err != nil {
-		return nil, w, nil, err
-	}
-	ours, err := c.ours(ctx, w)
-	if err != nil {
-		c.Close()
-		return nil, w, nil, err
-	}
-	if len(ours) == 0 {
-		return c, w, nil, nil
+	c, ours, err := e.find(ctx, w)
+	if err != nil || len(ours) == 0 {
+		return c, w, nil, err
 	}
 	return c, w, &ours[0], nil
 }
 
-// running is find for what needs it to run.
-func (e *Engine) running(ctx context.Context, r wire.Resource) (*connection, *container.InspectResponse, error) {
-	c, _, have, err := e.find(ctx, r)
-	if err != nil {
-		return nil, nil, err
-	}
-	if have == nil || have.State.Status != container.StateRunning {
-		c.Close()
-		return nil, nil, appliance.Errorf(appliance.NotReady, "run inside %s: the container does not run", r.ID)
-	}
-	return c, have, nil
-}
-
 // Status says how the container is, by the engine's account.
 func (e *Engine) Status(ctx context.Context, r wire.Resource) (host.Running, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c, _, have, err := e.find(ctx, r)
+	c, _, have, err := e.one(ctx, r)
 	if err != nil {
 		return host.Running{}, err
 	}
@@ -108,7 +85,7 @@ func (e *Engine) restarted(have *container.InspectResponse) int {
 
 // Act does what a change asks for. What an operator has stopped takes it up when it is started.
 func (e *Engine) Act(ctx context.Context, r wire.Resource, action string) error {
-	c, w, have, err := e.find(ctx, r)
+	c, w, have, err := e.one(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -122,6 +99,8 @@ func (e *Engine) Act(ctx context.Context, r wire.Resource, action string) error 
 	default:
 		return appliance.Errorf(appliance.Invalid, "container %s: unknown action %s", r.ID, appliance.Quote(action))
 	}
+	ctx, cancel := context.WithTimeout(ctx, changing(*have))
+	defer cancel()
 	if action == "restart" || w.stale(have) {
 		_, err = c.ContainerRestart(ctx, have.ID, client.ContainerRestartOptions{})
 		return failed("restart container "+w.name, err)

@@ -185,6 +185,10 @@ func newBench(t *testing.T) *bench {
 		for _, c := range all.Items {
 			api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		}
+		images, _ := api.ImageList(ctx, client.ImageListOptions{All: true})
+		for _, i := range images.Items {
+			api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
+		}
 		os.RemoveAll(b.config.Trust)
 		api.Close()
 	})
