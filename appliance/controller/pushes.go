@@ -92,7 +92,7 @@ func (p pending) only(node appliance.NodeID, module appliance.ModuleName) (resol
 // has says whether a module is recorded for a node, or approved there.
 func (p pending) has(node appliance.NodeID, module appliance.ModuleName) (bool, error) {
 	old, err := p.old(node)
-	return slices.ContainsFunc(slices.Concat(old.Instances, p.plans[node].Instances), func(i resolve.Instance) bool { return i.Module == module }), err
+	return old.Has(module) || p.plans[node].Has(module), err
 }
 
 // with gives the nodes that have a module. Where none has it that is refused, so that a slip is not taken for nothing to do.

@@ -45,6 +45,8 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.SettingList:    (*Controller).listSettings,
 	operators.PlanShow:       (*Controller).showPlan,
 	operators.PlanPush:       (*Controller).pushPlan,
+	operators.PlanList:       (*Controller).listPlans,
+	operators.PlanRollback:   (*Controller).rollback,
 	operators.StatusShow:     (*Controller).showStatus,
 	operators.OverlayShow:    (*Controller).showOverlay,
 	operators.NodeCheck:      (*Controller).checkNodes,

@@ -100,7 +100,7 @@ func nodeStatus(s store.NodeState, recorded resolve.Plan, now time.Time) operato
 		}
 	}
 	for _, h := range s.Health {
-		i := instanceOf(recorded, h.Instance)
+		i := recorded.Instance(h.Instance)
 		stopped := i != nil && i.Stopped
 		n.Instances = append(n.Instances, operators.InstanceStatus{Name: h.Instance, Health: h.State, Since: h.Since, Stopped: stopped, Why: h.Why, Log: h.Log})
 		if !stopped {

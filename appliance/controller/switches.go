@@ -92,20 +92,12 @@ func (c *Controller) switchModule(ctx context.Context, a asked, stopped bool) (a
 		return nil, err
 	}
 	about := func(n resolve.Node, old resolve.Plan) bool {
-		return (node == "" || n.ID == node) && instanceOf(old, ask.Instance) != nil
+		return (node == "" || n.ID == node) && old.Instance(ask.Instance) != nil
 	}
 	choose := func(old, new resolve.Plan) resolve.Plan { return resolve.Switch(old, new, ask.Instance) }
 	return c.switched(ctx, about, choose, func(decide store.Decide) error {
 		return c.cfg.Store.StopInstance(ctx, a.by, ask.Instance, node, stopped, decide)
 	})
-}
-
-func instanceOf(plan resolve.Plan, name appliance.InstanceName) *resolve.Instance {
-	i := slices.IndexFunc(plan.Instances, func(i resolve.Instance) bool { return i.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &plan.Instances[i]
 }
 
 // restartModule asks the nodes on which an instance runs to start it anew. It records nothing but that it was asked for.
@@ -133,7 +125,7 @@ func (c *Controller) restartModule(ctx context.Context, a asked) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		i := instanceOf(plan, ask.Instance)
+		i := plan.Instance(ask.Instance)
 		if i == nil || node != "" && n.ID != node {
 			continue
 		}

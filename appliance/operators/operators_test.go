@@ -19,7 +19,7 @@ import (
 
 // OP-2: the table, as it is meant.
 func TestAuthorize(t *testing.T) {
-	viewers := []operators.Verb{operators.ArtifactList, operators.ArtifactShow, operators.ModuleList, operators.ModuleShow, operators.OverlayShow, operators.PlanShow, operators.SettingList, operators.StatusShow, operators.SessionLogs, operators.SessionSend}
+	viewers := []operators.Verb{operators.ArtifactList, operators.ArtifactShow, operators.ModuleList, operators.ModuleShow, operators.OverlayShow, operators.PlanList, operators.PlanShow, operators.SettingList, operators.StatusShow, operators.SessionLogs, operators.SessionSend}
 	var may []operators.Verb
 	for _, verb := range operators.Verbs() {
 		if err := operators.Authorize(operators.Admin, verb); err != nil {

@@ -39,6 +39,8 @@ const (
 	SettingList    Verb = "setting.list"
 	PlanShow       Verb = "plan.show"
 	PlanPush       Verb = "plan.push"
+	PlanList       Verb = "plan.list"
+	PlanRollback   Verb = "plan.rollback"
 	StatusShow     Verb = "status.show"
 	OverlayShow    Verb = "overlay.show"
 	NodeCheck      Verb = "node.check"
@@ -75,6 +77,8 @@ var table = map[Verb][]Role{
 	SettingList:    {Admin, Viewer},
 	PlanShow:       {Admin, Viewer},
 	PlanPush:       {Admin},
+	PlanList:       {Admin, Viewer},
+	PlanRollback:   {Admin},
 	StatusShow:     {Admin, Viewer},
 	OverlayShow:    {Admin, Viewer},
 	NodeCheck:      {Admin},

@@ -24,7 +24,7 @@ var unaudited = []string{"Seen", "RecordReport", "IssueDeclaration", "IssueMembe
 func approveNothing(store.Snapshot) (map[appliance.NodeID]resolve.Plan, error) { return nil, nil }
 
 var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Departed", "Facts", "Holds", "Intent", "KeptArtifacts", "Latest", "LatestMembership",
-	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Revoked", "Snapshot", "Token", "Tokens", "UsersDigest"}
+	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Plans", "Revoked", "Snapshot", "Token", "Tokens", "UsersDigest"}
 
 // OP-2, BUS-14: every method that changes something for somebody writes who, when, what, before and after in its own transaction, and
 // carries out a request once.

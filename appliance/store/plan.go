@@ -95,6 +95,17 @@ func (s *Store) ApprovedPlans(ctx context.Context) (all map[appliance.NodeID]App
 	return all, err
 }
 
+// Plans gives a node's plans from a number downwards, at most limit; zero: from the last one.
+func (s *Store) Plans(ctx context.Context, node appliance.NodeID, from uint64, limit int) (all []ApprovedPlan, err error) {
+	err = s.read(ctx, "read a node's plans", func(tx pgx.Tx) error {
+		all, err = rows[ApprovedPlan](ctx, tx, `
+			SELECT number, content::text AS content, digest, approved_by AS by, approved_at AS at FROM plan
+			WHERE node = $1 AND ($2 = 0 OR number <= $2) ORDER BY number DESC LIMIT $3`, node, from, limit)
+		return err
+	})
+	return all, err
+}
+
 func approvedPlans(ctx context.Context, tx pgx.Tx) (map[appliance.NodeID]ApprovedPlan, error) {
 	type approved struct {
 		Node appliance.NodeID

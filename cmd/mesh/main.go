@@ -61,7 +61,7 @@ func newRoot() *cobra.Command {
 		c.GroupID = "machine"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{newStatus(g), newToken(g), newModule(g), newArtifact(g), newSetting(g), newPlan(g), newPush(g), newCheck(g), newLogs(g), newExec(g), newNode(g), newOverlay(g), newAudit(g)} {
+	for _, c := range []*cobra.Command{newStatus(g), newToken(g), newModule(g), newArtifact(g), newSetting(g), newPlan(g), newPush(g), newRollback(g), newCheck(g), newLogs(g), newExec(g), newNode(g), newOverlay(g), newAudit(g)} {
 		c.GroupID = "mesh"
 		root.AddCommand(c)
 	}

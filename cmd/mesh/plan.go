@@ -28,7 +28,7 @@ func nodeScope(node appliance.NodeName) operators.Scope {
 
 func newPlan(g *global) *cobra.Command {
 	var only string
-	c := &cobra.Command{Use: "plan [NODE…]", Short: "Show what a push would change; exit 1 when it would change something", ValidArgsFunction: g.complete(true, nodeNames),
+	c := &cobra.Command{Use: "plan [NODE…]", Short: "Show what a push would change; exit 1 when it would change something", Args: cobra.ArbitraryArgs, ValidArgsFunction: g.complete(true, nodeNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			var plan operators.Plan
 			if err := g.call(c, operators.PlanShow, scope(args, only), &plan); err != nil {
@@ -43,6 +43,7 @@ func newPlan(g *global) *cobra.Command {
 			return nil
 		}}
 	g.addOnly(c, &only)
+	c.AddCommand(newPlanHistory(g))
 	return c
 }
 
@@ -96,17 +97,19 @@ func push(g *global, c *cobra.Command, s operators.Scope, wait bool, timeout tim
 			return err
 		}
 	}
-	return g.show(c, done, func(w io.Writer) {
-		row(w, "NODE", "NUMBER", "DIGEST", "SENT")
-		for _, n := range done.Nodes {
-			sent := "unchanged"
-			if n.Sent {
-				sent = "yes"
-			}
-			row(w, n.Node, n.Number, n.Digest.Short(), sent)
+	return g.show(c, done, func(w io.Writer) { printPushed(w, done.Nodes) })
+}
+
+func printPushed(w io.Writer, nodes []operators.PushedNode) {
+	row(w, "NODE", "NUMBER", "DIGEST", "SENT")
+	for _, n := range nodes {
+		sent := "unchanged"
+		if n.Sent {
+			sent = "yes"
 		}
-		sayHeld(w, done.Nodes)
-	})
+		row(w, n.Node, n.Number, n.Digest.Short(), sent)
+	}
+	sayHeld(w, nodes)
 }
 
 func portList(ports map[string]uint16) string {
