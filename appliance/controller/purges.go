@@ -53,10 +53,10 @@ func (c *Controller) purgeable(n resolve.Node, ask operators.PurgeData, old, now
 	var lost bool
 	c.roster.with(n.ID, func(m *member) { lost = time.Since(m.seen) > lostAfter })
 	switch {
-	case instanceOf(now, ask.Instance) != nil:
+	case now.Instance(ask.Instance) != nil:
 		return refuse(appliance.Conflict, "the instance is assigned there").WithHint("data in use stays").
 			WithNext(fmt.Sprintf("mesh module unassign %s %s --push", ask.Instance, n.Name))
-	case instanceOf(old, ask.Instance) != nil:
+	case old.Instance(ask.Instance) != nil:
 		return refuse(appliance.Conflict, "that the instance leaves is not pushed yet").WithNext("mesh push " + string(n.Name))
 	case len(data) == 0:
 		return refuse(appliance.NotFound, "the node keeps no data of it").WithNext("mesh status")
