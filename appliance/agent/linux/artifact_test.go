@@ -6,7 +6,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net"
 	"net/http"
@@ -50,12 +49,8 @@ func newArtifactStore(t *testing.T) *artifactStore {
 			t.Fatal(err)
 		}
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check(err)
-	der, err := pki.NewAuthority(testMesh, key, time.Now())
-	check(err)
-	authority, err := pki.LoadAuthority(testMesh, der, key)
-	check(err)
+	authority := newAuthority(t)
+	der := authority.Certificate.Raw
 	issue := func(key *ecdsa.PublicKey, name string, usage pki.Usage) []byte {
 		der, err := authority.Issue(pki.Request{Public: key, Names: []string{name}, Usage: usage, Now: time.Now()})
 		check(err)
@@ -86,8 +81,7 @@ func newArtifactStore(t *testing.T) *artifactStore {
 		TLSConfig: pki.ServerTLS(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return chain, nil }, authority.Certificate, nil, time.Now)}}
 	go s.server.ServeTLS(l, "", "")
 	t.Cleanup(func() { s.server.Close(); r.Close() })
-	roots, _ := x509.ParseCertificate(der)
-	s.client = artifacts.Client{Addresses: []string{s.at.Address}, TLS: pki.ClientTLS(roots, s.at.Name, nil, time.Now)}
+	s.client = artifacts.Client{Addresses: []string{s.at.Address}, TLS: pki.ClientTLS(authority.Certificate, s.at.Name, nil, time.Now)}
 	return s
 }
 

@@ -29,10 +29,8 @@ type certified struct {
 	spec      wire.CertificateSpec
 }
 
-func newCertified(t *testing.T) *certified {
+func newAuthority(t *testing.T) *pki.Authority {
 	t.Helper()
-	m, in := machine(t)
-	owner := person(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -45,9 +43,16 @@ func newCertified(t *testing.T) *certified {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a
+}
+
+func newCertified(t *testing.T) *certified {
+	t.Helper()
+	m, in := machine(t)
+	a := newAuthority(t)
 	os.MkdirAll(in.Module("hello"), 0o755)
-	return &certified{t, m, a, wire.CertificateSpec{Name: "web", Names: []string{"hello.internal", "hello.n1.internal"}, Owner: owner,
-		Authority: der, Folder: filepath.Join(in.Module("hello"), "certificates", "web")}}
+	return &certified{t, m, a, wire.CertificateSpec{Name: "web", Names: []string{"hello.internal", "hello.n1.internal"}, Owner: person(t),
+		Authority: a.Certificate.Raw, Folder: filepath.Join(in.Module("hello"), "certificates", "web")}}
 }
 
 func (c *certified) resource() wire.Resource { return resource(wire.Certificate, "web", c.spec) }
