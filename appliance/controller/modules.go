@@ -32,7 +32,7 @@ func (c *Controller) registerModule(ctx context.Context, a asked) (any, error) {
 	if err := c.cfg.Store.RegisterModule(ctx, a.by, m); err != nil {
 		return nil, err
 	}
-	return operators.Registered{Module: m.Module, Version: m.Digest(), Changed: before.Digest != m.Digest()}, nil
+	return operators.Registered{Module: m.Module, Version: m.Digest(), Changed: before.Digest != m.Digest(), Privileged: privileges(m, "")}, nil
 }
 
 func (c *Controller) module(ctx context.Context, name appliance.ModuleName) (store.Module, error) {
@@ -84,7 +84,44 @@ func shown(m store.Module, instances []operators.Instance) operators.Module {
 	if instances == nil {
 		instances = []operators.Instance{}
 	}
-	return operators.Module{Name: m.Name, Description: m.Manifest.Description, Version: m.Digest, Instances: instances}
+	return operators.Module{Name: m.Name, Description: m.Manifest.Description, Version: m.Digest, Base: m.Manifest.Base(),
+		Privileged: privileges(m.Manifest, ""), Instances: instances}
+}
+
+// privileges are what a module may do, of an instance where one is named (MOD-14).
+func privileges(m *manifest.Manifest, instance appliance.InstanceName) (out []operators.Privilege) {
+	for _, p := range m.Privileged {
+		out = append(out, operators.Privilege{Instance: instance, What: p.String(), Reason: p.Reason})
+	}
+	return out
+}
+
+// removeModule forgets a module, or only tells what could not be without it.
+func (c *Controller) removeModule(ctx context.Context, a asked) (any, error) {
+	var ask operators.RemoveModule
+	if err := a.read(&ask); err != nil {
+		return nil, err
+	}
+	out := operators.RemovedModule{Module: ask.Module, Broken: []operators.ModuleUse{}, Nodes: []appliance.NodeName{}}
+	var broken []store.Use
+	var err error
+	if ask.Show {
+		broken, err = c.cfg.Store.Uses(ctx, ask.Module)
+	} else {
+		broken, err = c.cfg.Store.RemoveModule(ctx, a.by, ask.Module, ask.Force)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range broken {
+		out.Broken = append(out.Broken, operators.ModuleUse{Instance: u.Instance, Node: u.NodeName, Seat: u.Seat})
+	}
+	if ask.Show {
+		return out, nil
+	}
+	recorded, err := c.recorded(ctx, "", "")
+	out.Nodes = recorded.Nodes
+	return out, err
 }
 
 // instances gives every assignment with its ports and its health, by module.
@@ -174,16 +211,16 @@ func (c *Controller) node(ctx context.Context, name appliance.NodeName) (applian
 }
 
 // recorded says where changes wait for a push; where a module is named, changes of that alone.
-func (c *Controller) recorded(ctx context.Context, instance appliance.InstanceName, module appliance.ModuleName) (any, error) {
+func (c *Controller) recorded(ctx context.Context, instance appliance.InstanceName, module appliance.ModuleName) (operators.Recorded, error) {
+	out := operators.Recorded{Instance: instance, Nodes: []appliance.NodeName{}}
 	p, err := c.pending(ctx)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := operators.Recorded{Instance: instance, Nodes: []appliance.NodeName{}}
 	for _, n := range p.nodes {
 		changes, err := p.changes(n.ID, module)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		if len(changes) > 0 {
 			out.Nodes = append(out.Nodes, n.Name)

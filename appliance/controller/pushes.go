@@ -156,6 +156,9 @@ func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
 		for i, ch := range changes {
 			by := who.of(n, modules[ch.Instance], ch)
 			plan.Changes[i].By, plan.Changes[i].At = by.Who, by.At
+			if m := p.Intent.Modules[modules[ch.Instance]]; m != nil && (ch.Resource == "manifest" || ch.Resource == "module" && ch.What == resolve.Add) {
+				plan.Privileged = append(plan.Privileged, privileges(m, ch.Instance)...)
+			}
 		}
 		out.Nodes = append(out.Nodes, plan)
 	}

@@ -36,6 +36,7 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.ModuleShow:     (*Controller).showModule,
 	operators.ModuleAssign:   (*Controller).assignModule,
 	operators.ModuleUnassign: (*Controller).unassignModule,
+	operators.ModuleRemove:   (*Controller).removeModule,
 	operators.ModuleStop:     (*Controller).stopModule,
 	operators.ModuleStart:    (*Controller).startModule,
 	operators.ModulePurge:    (*Controller).purgeData,

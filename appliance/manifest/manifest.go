@@ -155,6 +155,16 @@ type Privilege struct {
 	Reason    string `json:"reason"`
 }
 
+// String says what it is that the module may do: "path /etc/app".
+func (p Privilege) String() string {
+	for _, w := range []struct{ word, what string }{{"path", p.Path}, {"user", p.User}, {"network", p.Network}, {"device", p.Device}, {"container", p.Container}, {"trust", p.Trust}} {
+		if w.what != "" {
+			return w.word + " " + w.what
+		}
+	}
+	return "nothing"
+}
+
 // Resource is one thing on the node. Which fields it has is decided by its kind; placeholders are kept as written.
 type Resource struct {
 	Kind wire.ResourceKind `json:"kind"`

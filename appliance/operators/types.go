@@ -54,6 +54,15 @@ type Registered struct {
 	Module  appliance.ModuleName `json:"module"`
 	Version appliance.Digest     `json:"version"`
 	Changed bool                 `json:"changed"`
+
+	Privileged []Privilege `json:"privileged,omitempty"`
+}
+
+// Privilege is something that a module may do on its nodes, and why (MOD-14).
+type Privilege struct {
+	Instance appliance.InstanceName `json:"instance,omitempty"`
+	What     string                 `json:"what"` // "path /etc/app", "user root"
+	Reason   string                 `json:"reason"`
 }
 
 // Module is a module as listed or shown.
@@ -62,6 +71,7 @@ type Module struct {
 	Description string               `json:"description"`
 	Version     appliance.Digest     `json:"version"`
 	Base        bool                 `json:"base,omitempty"`
+	Privileged  []Privilege          `json:"privileged,omitempty"`
 	Instances   []Instance           `json:"instances"`
 }
 
@@ -91,6 +101,27 @@ type UnassignModule struct {
 	Node     appliance.NodeName     `json:"node"`
 }
 
+// RemoveModule has the mesh forget a module. Show only tells what could not be without it.
+type RemoveModule struct {
+	Module appliance.ModuleName `json:"module"`
+	Force  bool                 `json:"force,omitempty"` // unassign what cannot be without it
+	Show   bool                 `json:"show,omitempty"`
+}
+
+// RemovedModule names what cannot be without the module: by force it was unassigned. Its data stays on the nodes.
+type RemovedModule struct {
+	Module appliance.ModuleName `json:"module"`
+	Broken []ModuleUse          `json:"broken"`
+	Nodes  []appliance.NodeName `json:"nodes"` // with changes not pushed
+}
+
+// ModuleUse is an instance of a module, or one that holds a seat which only the module declares.
+type ModuleUse struct {
+	Instance appliance.InstanceName `json:"instance"`
+	Node     appliance.NodeName     `json:"node"`
+	Seat     appliance.SeatName     `json:"seat,omitempty"`
+}
+
 // Recorded says what a recording verb left to be pushed.
 type Recorded struct {
 	Instance appliance.InstanceName `json:"instance,omitempty"`
@@ -107,6 +138,8 @@ type Scope struct {
 type NodePlan struct {
 	Node    appliance.NodeName `json:"node"`
 	Changes []Change           `json:"changes"`
+
+	Privileged []Privilege `json:"privileged,omitempty"` // of the instances that come, or come in another version
 }
 
 // Change is one line of a plan.

@@ -30,6 +30,7 @@ const (
 	ModuleShow     Verb = "module.show"
 	ModuleAssign   Verb = "module.assign"
 	ModuleUnassign Verb = "module.unassign"
+	ModuleRemove   Verb = "module.remove"
 	ModuleStop     Verb = "module.stop"
 	ModuleStart    Verb = "module.start"
 	ModulePurge    Verb = "module.purge"
@@ -68,6 +69,7 @@ var table = map[Verb][]Role{
 	ModuleShow:     {Admin, Viewer},
 	ModuleAssign:   {Admin},
 	ModuleUnassign: {Admin},
+	ModuleRemove:   {Admin},
 	ModuleStop:     {Admin},
 	ModuleStart:    {Admin},
 	ModulePurge:    {Admin},

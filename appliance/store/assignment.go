@@ -165,31 +165,36 @@ func (s *Store) Unassign(ctx context.Context, by By, instance appliance.Instance
 		if err := lockMesh(ctx, tx); err != nil {
 			return err
 		}
-		var module appliance.ModuleName
-		err := tx.QueryRow(ctx, `DELETE FROM assignment WHERE instance = $1 AND node = $2 RETURNING module`, instance, node).Scan(&module)
-		if errors.Is(err, pgx.ErrNoRows) {
-			var name string
-			if err := tx.QueryRow(ctx, `SELECT COALESCE((SELECT name FROM node WHERE id = $1), $1)`, node).Scan(&name); err != nil {
-				return err
-			}
-			return appliance.Errorf(appliance.NotFound, "unassign: no instance %s is assigned to node %s", appliance.Quote(string(instance)), appliance.Quote(name)).
-				WithNext("mesh module list")
-		}
-		if err != nil {
+		if err := unassign(ctx, tx, by, instance, node); err != nil {
 			return err
 		}
-		if bundles.IsBase(string(module)) {
-			return appliance.Errorf(appliance.Conflict, "unassign: %s is a base module, and the mesh stands on it", instance).
-				WithHint("genesis and join assign the base modules; they stay for as long as the machine is in the mesh")
-		}
-		if err := freeInstanceName(ctx, tx, instance); err != nil {
-			return err
-		}
-		if err := judge(ctx, tx); err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "module unassign", string(instance)+"@"+string(node), map[string]any{"module": module}, nil)
+		return judge(ctx, tx)
 	})
+}
+
+// unassign leaves it to the caller to judge whether what is left can stand.
+func unassign(ctx context.Context, tx pgx.Tx, by By, instance appliance.InstanceName, node appliance.NodeID) error {
+	var module appliance.ModuleName
+	err := tx.QueryRow(ctx, `DELETE FROM assignment WHERE instance = $1 AND node = $2 RETURNING module`, instance, node).Scan(&module)
+	if errors.Is(err, pgx.ErrNoRows) {
+		var name string
+		if err := tx.QueryRow(ctx, `SELECT COALESCE((SELECT name FROM node WHERE id = $1), $1)`, node).Scan(&name); err != nil {
+			return err
+		}
+		return appliance.Errorf(appliance.NotFound, "unassign: no instance %s is assigned to node %s", appliance.Quote(string(instance)), appliance.Quote(name)).
+			WithNext("mesh module list")
+	}
+	if err != nil {
+		return err
+	}
+	if bundles.IsBase(string(module)) {
+		return appliance.Errorf(appliance.Conflict, "unassign: %s is a base module, and the mesh stands on it", instance).
+			WithHint("genesis and join assign the base modules; they stay for as long as the machine is in the mesh")
+	}
+	if err := freeInstanceName(ctx, tx, instance); err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "module unassign", string(instance)+"@"+string(node), map[string]any{"module": module}, nil)
 }
 
 // Assignments gives all, by instance and node.

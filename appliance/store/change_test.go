@@ -24,7 +24,7 @@ var unaudited = []string{"Seen", "RecordReport", "IssueDeclaration", "IssueMembe
 func approveNothing(store.Snapshot) (map[appliance.NodeID]resolve.Plan, error) { return nil, nil }
 
 var readers = []string{"ApprovedPlans", "Assignments", "Audit", "BusUsers", "CertificateRequests", "Certificates", "CheckDurable", "Close", "Departed", "Facts", "Holds", "Intent", "KeptArtifacts", "Latest", "LatestMembership",
-	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Plans", "Revoked", "Snapshot", "Token", "Tokens", "UsersDigest"}
+	"Mesh", "Modules", "NodeStates", "Nodes", "Operator", "Operators", "Ping", "Plans", "Revoked", "Snapshot", "Token", "Tokens", "UsersDigest", "Uses"}
 
 // OP-2, BUS-14: every method that changes something for somebody writes who, when, what, before and after in its own transaction, and
 // carries out a request once.
@@ -76,6 +76,10 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 				}
 			}
 			return s.UnsetSetting(ctx, by, v)
+		}},
+		"RemoveModule": {what: "module remove", before: true, change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			_, err := s.RemoveModule(ctx, by, "web", true)
+			return err
 		}},
 		"HoldNode": {what: "node hold", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error {
 			return s.HoldNode(ctx, by, g.Hub.ID, time.Hour, approveNothing)
@@ -149,7 +153,7 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			if last.What != c.what || !last.At.Equal(who.At) || last.Subject == "" || (len(last.Before) > 0) != c.before {
 				t.Errorf("audited %+v", last)
 			}
-			if last.After == nil && !strings.HasPrefix(name, "Un") && name != "RemoveNode" || last.After != nil && !json.Valid(last.After) {
+			if last.After == nil && !strings.HasPrefix(name, "Un") && !strings.HasPrefix(name, "Remove") || last.After != nil && !json.Valid(last.After) {
 				t.Errorf("after is %s", last.After)
 			}
 			wantRefusal(t, c.change(s, g, who), appliance.Conflict, store.Replayed)

@@ -17,10 +17,10 @@ import (
 )
 
 func newModule(g *global) *cobra.Command {
-	c := &cobra.Command{Use: "module", Short: "Modules: register, assign, unassign, stop, start, restart, purge, list, show"}
+	c := &cobra.Command{Use: "module", Short: "Modules: register, assign, unassign, stop, start, restart, purge, remove, list, show"}
 	c.AddCommand(newModuleRegister(g), newModuleAssign(g), newModuleUnassign(g),
 		newModuleSwitch(g, "stop", "Have an instance not run, from now on", operators.ModuleStop), newModuleSwitch(g, "start", "Have a stopped instance run again", operators.ModuleStart),
-		newModuleRestart(g), newModulePurge(g), newModuleList(g), newModuleShow(g),
+		newModuleRestart(g), newModulePurge(g), newModuleRemove(g), newModuleList(g), newModuleShow(g),
 		&cobra.Command{Use: "schema", Short: "Print the JSON Schema of module.json", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 			_, err := c.OutOrStdout().Write(manifest.Schema())
 			return err
@@ -57,7 +57,9 @@ func newModuleRegister(g *global) *cobra.Command {
 				if !done.Changed {
 					word = "unchanged"
 				}
-				fmt.Fprintf(w, "%s: module %s, version %s\nnext: mesh module assign %s NODE --push --wait\n", word, done.Module, done.Version.Short(), done.Module)
+				fmt.Fprintf(w, "%s: module %s, version %s\n", word, done.Module, done.Version.Short())
+				printPrivileges(w, "", done.Privileged)
+				fmt.Fprintf(w, "next: mesh module assign %s NODE --push --wait\n", done.Module)
 			})
 		}}
 }
@@ -183,13 +185,17 @@ func newModuleList(g *global) *cobra.Command {
 				return err
 			}
 			return g.show(c, modules, func(w io.Writer) {
-				row(w, "MODULE", "VERSION", "INSTANCES", "DESCRIPTION")
+				row(w, "MODULE", "VERSION", "INSTANCES", "PRIVILEGED", "DESCRIPTION")
 				for _, m := range modules {
 					where := make([]string, 0, len(m.Instances))
 					for _, i := range m.Instances {
 						where = append(where, fmt.Sprintf("%s@%s", i.Name, i.Node))
 					}
-					row(w, m.Name, m.Version.Short(), strings.Join(where, " "), m.Description)
+					may := make([]string, 0, len(m.Privileged))
+					for _, p := range m.Privileged {
+						may = append(may, p.What)
+					}
+					row(w, m.Name, m.Version.Short(), strings.Join(where, " "), strings.Join(may, ", "), m.Description)
 				}
 			})
 		}}
@@ -203,7 +209,9 @@ func newModuleShow(g *global) *cobra.Command {
 				return err
 			}
 			return g.show(c, m, func(w io.Writer) {
-				fmt.Fprintf(w, "%s: %s\nversion %s\n\n", m.Name, m.Description, m.Version)
+				fmt.Fprintf(w, "%s: %s\nversion %s\n", m.Name, m.Description, m.Version)
+				printPrivileges(w, "", m.Privileged)
+				fmt.Fprintln(w)
 				row(w, "INSTANCE", "NODE", "HEALTH", "PORTS")
 				for _, i := range m.Instances {
 					row(w, i.Name, i.Node, i.Health, portList(i.Ports))

@@ -67,6 +67,9 @@ func printPlan(w io.Writer, plan operators.Plan) {
 			row(w, n.Node, ch.Instance, ch.What, ch.Resource, ch.Detail, ch.By, when)
 		}
 	}
+	for _, n := range plan.Nodes {
+		printPrivileges(w, n.Node, n.Privileged)
+	}
 	fmt.Fprintln(w, "next: mesh push")
 }
 
