@@ -439,6 +439,29 @@ func TestChainAndPEM(t *testing.T) {
 	}
 }
 
+// PKI-1: exactly the key asked about, and exactly the names.
+func TestCertifies(t *testing.T) {
+	a, k, another := authority(t), key(t), key(t)
+	cert := issue(t, a, k, pki.Server, "b.internal", "a.internal").Raw
+	for name, c := range map[string]struct {
+		der   []byte
+		key   *ecdsa.PublicKey
+		names []string
+		good  bool
+	}{
+		"it does":        {cert, &k.PublicKey, []string{"a.internal", "b.internal"}, true},
+		"another key":    {cert, &another.PublicKey, []string{"a.internal", "b.internal"}, false},
+		"a name less":    {cert, &k.PublicKey, []string{"a.internal", "b.internal", "c.internal"}, false},
+		"a name more":    {cert, &k.PublicKey, []string{"a.internal"}, false},
+		"none":           {nil, &k.PublicKey, nil, false},
+		"no bytes of it": {cert[:len(cert)-1], &k.PublicKey, []string{"a.internal", "b.internal"}, false},
+	} {
+		if err := pki.Certifies(c.der, c.key, c.names); (err == nil) != c.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // SAFE-2
 func FuzzCertificates(f *testing.F) {
 	a, k := authority(f), key(f)

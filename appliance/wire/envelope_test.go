@@ -229,6 +229,9 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, _ = wire.ParseAlive(data)
+		if n, err := wire.ParseNotice(data); err == nil && n == (wire.Notice{Version: n.Version}) {
+			t.Error("a notice that asks for nothing was read")
+		}
 		if r, err := wire.ParseReport(data); err == nil && r.About == nil && r.Facts == nil {
 			t.Error("a report that says nothing was read") // NODE-6
 		}
