@@ -49,8 +49,15 @@ func (c *checker) container(at string, r Resource) {
 	}
 }
 
-// mount sees that a mount's source is something of the manifest, or allowed.
+// mount sees that a mount's source is something of the manifest, or allowed, and that only root can put another thing in its place: the
+// engine follows links, each time the container starts.
 func (c *checker) mount(at, source string) {
+	for _, o := range c.m.Resources {
+		if o.Kind == wire.Directory && o.Path != source && within(source, o.Path) && o.shared() {
+			c.errs.add(at, "mount "+o.Path+" itself", fmt.Sprintf("%s lies in a folder that others than root can change", appliance.Quote(source)))
+			return
+		}
+	}
 	made := func(o Resource) bool {
 		return o.Kind == wire.File && o.Path == source || o.Kind == wire.Directory && within(source, o.Path)
 	}
@@ -61,6 +68,12 @@ func (c *checker) mount(at, source string) {
 	case !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.Path != "" && within(source, p.Path) }):
 		c.errs.add(at, `keep it beneath ${dir}, or add {"path": "…", "reason": "…"} to privileged`, appliance.Quote(source)+" lies outside ${dir}")
 	}
+}
+
+// shared says whether others than root can change what is in the directory.
+func (r Resource) shared() bool {
+	mode, err := strconv.ParseUint(r.Mode, 8, 32)
+	return err != nil || r.Owner != "root" || mode&0o002 != 0 || mode&0o020 != 0 && r.Group != "root"
 }
 
 // privileged refuses what unless the manifest says why.

@@ -62,6 +62,9 @@ func (e *Engine) Before(context.Context, wire.Resource) (json.RawMessage, error)
 // while that cannot be created or started the old one goes on.
 func (e *Engine) Do(ctx context.Context, r wire.Resource) error {
 	w, err := e.wanted(r)
+	if err == nil {
+		err = e.steady(w)
+	}
 	if err != nil {
 		return err
 	}
