@@ -4,17 +4,15 @@ import (
 	"cmp"
 	"context"
 	"io"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/agent/linux/run"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -99,22 +97,7 @@ func (c *connection) kill(exec string) {
 	ctx, cancel := context.WithTimeout(context.Background(), glance)
 	defer cancel()
 	is, err := c.ExecInspect(ctx, exec, client.ExecInspectOptions{})
-	if err != nil || !is.Running || is.PID <= 1 || session(is.PID) != is.PID {
-		return
-	}
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range all {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || session(pid) != is.PID {
-			continue
-		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue
-		}
-		if session(pid) == is.PID { // and is no other's that got the number
-			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-		}
-		unix.Close(fd)
+	if err == nil && is.Running {
+		run.KillSession(is.PID)
 	}
 }

@@ -2,12 +2,12 @@ package engine
 
 import (
 	"net"
-	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/novox/mesh/appliance/agent/linux/run"
 )
 
 // startOf is when the process behind a socket started: the engine, or the init that holds the socket for it and is as old as the machine's
@@ -32,7 +32,7 @@ func startOf(socket string) (at time.Time) {
 
 // startOfProcess reads the start in hundredths of a second since the machine's.
 func startOfProcess(pid int) (at time.Time) {
-	fields := statOf(pid)
+	fields := run.Stat(pid)
 	var now unix.Timespec
 	if fields == nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
 		return at
@@ -42,26 +42,4 @@ func startOfProcess(pid int) (at time.Time) {
 		return at
 	}
 	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(now.Nano()))
-}
-
-// session is the session that a process is of, 0 where there is none.
-func session(pid int) int {
-	if fields := statOf(pid); fields != nil {
-		id, _ := strconv.Atoi(fields[3])
-		return id
-	}
-	return 0
-}
-
-// statOf gives the fields of /proc/PID/stat that follow the program's name, from the third on.
-func statOf(pid int) []string {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return nil
-	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < 20 {
-		return nil
-	}
-	return fields
 }

@@ -32,7 +32,7 @@ func Attach(ctx context.Context, a Attached) (code int, err error) {
 	cmd := exec.CommandContext(ctx, path, a.Arguments...)
 	cmd.Dir, cmd.Env = a.Directory, append([]string{"PATH=" + Path}, a.Environment...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: a.As}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { KillSession(cmd.Process.Pid); return nil } // not reaped yet: the session is ours
 	cmd.WaitDelay = time.Second
 	run := attachPipes
 	if a.Terminal != nil {

@@ -80,13 +80,20 @@ func TestAttachTerminal(t *testing.T) {
 	}
 }
 
-// The end of the asker ends everything that was started.
+// OPS-2: the end of the asker ends everything that was started, also what a shell keeps in groups of their own.
 func TestAttachEnds(t *testing.T) {
+	t.Run("pipes", func(t *testing.T) { attachEnds(t, "sleep 1000 & echo $!; wait", nil) })
+	t.Run("terminal", func(t *testing.T) {
+		attachEnds(t, "set -m; sleep 1000 & echo $!; wait", &wire.TerminalSize{Rows: 30, Columns: 90})
+	})
+}
+
+func attachEnds(t *testing.T, script string, terminal *wire.TerminalSize) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := make(writes, 100)
 	done := make(chan error)
 	go func() {
-		_, err := run.Attach(ctx, run.Attached{Command: run.Command{Program: "sh", Arguments: []string{"-c", "sleep 1000 & echo $!; wait"}}, Stdout: out, Stderr: out})
+		_, err := run.Attach(ctx, run.Attached{Command: run.Command{Program: "sh", Arguments: []string{"-c", script}}, Stdout: out, Stderr: out, Terminal: terminal})
 		done <- err
 	}()
 	pid := strings.TrimSpace(<-out)
