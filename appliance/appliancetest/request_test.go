@@ -56,7 +56,7 @@ func TestOperators(t *testing.T) {
 	given := arguments("hub")
 	session := operators.OpenSession{Session: rand.Text(), Node: "hub", Output: wire.InboxPrefix(wire.OperatorUser(watcher.Operator)) + ".r.x", Credit: 1,
 		Open: wire.Opening{Instance: "mesh-store", Logs: &wire.Logs{}}}
-	given[operators.SessionLogs], given[operators.SessionSend] = session, operators.SendSession{Session: session.Session} // verbs come in their order
+	given[operators.SessionLogs], given[operators.SessionSend] = session, operators.SendSession{Session: session.Session, Sequence: 1} // verbs come in their order
 	given[operators.ArtifactShow] = operators.ShowArtifact{Digest: pushFiles(t, m, "app", "tree", "x").Digest}
 	before := records(t, m)
 	for _, verb := range operators.Verbs() {

@@ -3,6 +3,7 @@ package appliancetest_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"os"
@@ -284,6 +285,15 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	if appliance.KindOf(err) != appliance.NotFound {
 		t.Errorf("another operator's frame: %v", err)
 	}
+	// The operator's own, with a frame that came before.
+	if err := s.Resize(ctx, wire.TerminalSize{Rows: 2, Columns: 2}); err != nil {
+		t.Fatal(err)
+	}
+	admin := m.Dial(m.Admin)
+	err = admin.Call(ctx, operators.SessionSend, operators.SendSession{Session: ask.Session, Sequence: 1, Input: []byte("x")}, nil)
+	if appliance.KindOf(err) != appliance.Denied {
+		t.Errorf("a frame that came before: %v", err)
+	}
 	// Another node, with its name, under its own key: nothing reaches the operator.
 	frame, err := wire.Encode(wire.Output{Version: wire.Version, Session: ask.Session, Sequence: 2, End: &wire.End{Code: 0}})
 	if err != nil {
@@ -335,5 +345,29 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	}
 	if _, err := s.Each(ctx, func(wire.Output) error { return nil }); err == nil {
 		t.Error("the session ended well with its agent gone")
+	}
+}
+
+// OPS-2, SAFE-2: who opens all the sessions that one may leaves some to others.
+func TestSessionsForOthers(t *testing.T) {
+	t.Parallel()
+	m, _ := attached(t, func(*appliancetest.Node) {})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	follow := func(by operators.Credential) error {
+		return m.Dial(by).Call(ctx, operators.SessionLogs, operators.OpenSession{Session: rand.Text(), Node: "n1",
+			Output: wire.InboxPrefix(wire.OperatorUser(by.Operator)) + ".x", Credit: 1, Open: wire.Opening{Instance: "app", Logs: &wire.Logs{Follow: true}}}, nil)
+	}
+	greedy := m.AddOperator("greedy", operators.Viewer)
+	opened := 0
+	err := follow(greedy)
+	for ; err == nil && opened < 100; err = follow(greedy) {
+		opened++
+	}
+	if appliance.KindOf(err) != appliance.NotReady || opened != 16 {
+		t.Errorf("after %d sessions: %v", opened, err)
+	}
+	if err := follow(m.Admin); err != nil {
+		t.Errorf("another operator's session then: %v", err)
 	}
 }

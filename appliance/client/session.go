@@ -21,12 +21,14 @@ type Session struct {
 	end    context.CancelFunc
 	frames uint64 // heard
 
-	sending sync.Mutex // one frame on its way
-	mu      sync.Mutex
-	sent    uint64 // frames of input
-	taken   uint64
-	room    *sync.Cond
-	closed  bool
+	sending sync.Mutex // one frame on its way; guards the following
+	frame   uint64     // the last sent
+
+	mu     sync.Mutex
+	sent   uint64 // frames of input
+	taken  uint64
+	room   *sync.Cond
+	closed bool
 }
 
 // openWithin is how long the node may take to say that the session is open.
@@ -151,7 +153,8 @@ func (s *Session) hear(ctx context.Context) (wire.Output, error) {
 func (s *Session) send(ctx context.Context, frame operators.SendSession) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	frame.Session = s.name
+	s.frame++
+	frame.Session, frame.Sequence = s.name, s.frame
 	return s.client.Call(ctx, operators.SessionSend, frame, nil)
 }
 

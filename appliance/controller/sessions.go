@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -22,13 +23,16 @@ type relay struct {
 	operator appliance.OperatorID
 	node     appliance.NodeID
 	output   string // where the operator hears
-	asks     uint64
+	sent     uint64 // the operator's last frame
+	asks     uint64 // to the node
 	heard    time.Time // of either end
 }
 
 const (
 	maxSessions    = 256
 	maxPerNode     = 32
+	maxOwn         = maxSessions / 4 // of one operator, so that there are some for others
+	maxOwnPerNode  = maxPerNode / 2
 	sessionGone    = 2 * wire.SessionQuiet
 	neverHeardHint = "mesh status says when it was last heard of"
 )
@@ -92,19 +96,26 @@ func (s *sessions) add(name string, r *relay, now time.Time) error {
 	if s.open == nil {
 		s.open = map[string]*relay{}
 	}
-	here := 0
-	for other, have := range s.open {
-		if now.Sub(have.heard) > sessionGone {
-			delete(s.open, other)
-		} else if have.node == r.node {
-			here++
+	maps.DeleteFunc(s.open, func(_ string, have *relay) bool { return now.Sub(have.heard) > sessionGone })
+	count := func(is func(*relay) bool) (n int) {
+		for _, have := range s.open {
+			if is(have) {
+				n++
+			}
 		}
+		return n
 	}
+	here := count(func(have *relay) bool { return have.node == r.node })
+	own := count(func(have *relay) bool { return have.operator == r.operator })
+	ownHere := count(func(have *relay) bool { return have.operator == r.operator && have.node == r.node })
 	switch {
 	case s.open[name] != nil:
 		return appliance.Errorf(appliance.Conflict, "open session: there is one of that name")
 	case len(s.open) >= maxSessions || here >= maxPerNode:
 		return appliance.Errorf(appliance.NotReady, "open session: %d are open, %d to this node; at most %d and %d", len(s.open), here, maxSessions, maxPerNode).
+			WithHint("end one of them, or try again in a minute")
+	case own >= maxOwn || ownHere >= maxOwnPerNode:
+		return appliance.Errorf(appliance.NotReady, "open session: %d of yours are open, %d to this node; at most %d and %d", own, ownHere, maxOwn, maxOwnPerNode).
 			WithHint("end one of them, or try again in a minute")
 	}
 	s.open[name] = r
@@ -137,9 +148,20 @@ func (c *Controller) sendSession(_ context.Context, a asked) (any, error) {
 	if len(ask.Input) > wire.MaxFrame || ask.Credit < 0 || ask.Credit > wire.MaxCredit {
 		return nil, appliance.Errorf(appliance.Invalid, "send to session: too much at once")
 	}
-	r := c.sessions.of(ask.Session, func(r *relay) bool { return r.operator == a.operator })
+	again := false
+	r := c.sessions.of(ask.Session, func(r *relay) bool {
+		if r.operator != a.operator {
+			return false
+		}
+		again = ask.Sequence <= r.sent
+		r.sent = max(r.sent, ask.Sequence)
+		return true
+	})
 	if r == nil {
 		return nil, appliance.Errorf(appliance.NotFound, "send to session: it is over").WithHint("the hub may have restarted; begin another one")
+	}
+	if again {
+		return nil, appliance.Errorf(appliance.Denied, "send to session: frame %d came before", ask.Sequence)
 	}
 	if ask.Close {
 		c.sessions.drop(ask.Session)

@@ -15,12 +15,14 @@ type OpenSession struct {
 	Open    wire.Opening       `json:"open"`
 }
 
-// SendSession is the next frame to the node. Frames are sent one after the other: each waits for the answer to the one before.
+// SendSession is the next frame to the node. Frames are sent one after the other: each waits for the answer to the one before, and has a
+// higher sequence, from 1 on, so that none counts twice.
 type SendSession struct {
-	Session string             `json:"session"`
-	Input   []byte             `json:"input,omitempty"`
-	End     bool               `json:"end,omitempty"`
-	Size    *wire.TerminalSize `json:"size,omitempty"`
-	Credit  int                `json:"credit,omitempty"`
-	Close   bool               `json:"close,omitempty"`
+	Session  string             `json:"session"`
+	Sequence uint64             `json:"sequence"`
+	Input    []byte             `json:"input,omitempty"`
+	End      bool               `json:"end,omitempty"`
+	Size     *wire.TerminalSize `json:"size,omitempty"`
+	Credit   int                `json:"credit,omitempty"`
+	Close    bool               `json:"close,omitempty"`
 }

@@ -77,6 +77,7 @@ type End struct {
 
 var (
 	sessionGrammar = regexp.MustCompile(`^[A-Z2-7]{26}$`) // crypto/rand's Text
+	partGrammar    = regexp.MustCompile(`^([a-z][a-z0-9-]{0,39})?$`) // of manifests, which know no reserved words here; it is shown as it is
 	termGrammar    = regexp.MustCompile(`^[A-Za-z0-9._+-]{0,64}$`)
 )
 
@@ -118,12 +119,9 @@ func (o Opening) Check() error {
 	if _, err := appliance.ParseName[appliance.InstanceName]("instance", string(o.Instance)); err != nil {
 		return err
 	}
-	if o.Part != "" {
-		if _, err := appliance.ParseName[string]("process", o.Part); err != nil {
-			return err
-		}
-	}
 	switch {
+	case !partGrammar.MatchString(o.Part):
+		return refuse(appliance.Quote(o.Part) + " is no name of a process or container")
 	case (o.Logs == nil) == (len(o.Command) == 0):
 		return refuse("it is for logs or for a command")
 	case o.Logs != nil && (o.Logs.Lines < 0 || o.Logs.Lines > 100_000):
@@ -144,7 +142,7 @@ func ParseOutput(body []byte) (Output, error) {
 	if err := Decode(body, &o); err != nil {
 		return Output{}, appliance.Errorf(appliance.Invalid, "read output: %w", err)
 	}
-	if o.Version != Version || !ValidSession(o.Session) || o.Sequence == 0 || len(o.Data) > MaxFrame || len(o.Part) > 64 {
+	if o.Version != Version || !ValidSession(o.Session) || o.Sequence == 0 || len(o.Data) > MaxFrame || !partGrammar.MatchString(o.Part) {
 		return Output{}, appliance.Errorf(appliance.Invalid, "read output: it is of no session, or too long")
 	}
 	return o, nil

@@ -16,23 +16,24 @@ func TestSessionFrames(t *testing.T) {
 		ask  wire.Ask
 		good bool
 	}{
-		"logs":          {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: logs}, true},
-		"input":         {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Input: []byte("x")}, true},
-		"command":       {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{"a"}}}, true},
-		"no session":    {wire.Ask{Version: 1, Session: "x", Sequence: 2}, false},
-		"no sequence":   {wire.Ask{Version: 1, Session: aSession}, false},
-		"opens later":   {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Open: logs}, false},
-		"opens nothing": {wire.Ask{Version: 1, Session: aSession, Sequence: 1}, false},
-		"version":       {wire.Ask{Version: 2, Session: aSession, Sequence: 2}, false},
-		"too long":      {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Input: make([]byte, wire.MaxFrame+1)}, false},
-		"credit":        {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Credit: wire.MaxCredit + 1}, false},
-		"both":          {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Logs: logs.Logs, Command: []string{"a"}}}, false},
-		"instance":      {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "../x", Logs: logs.Logs}}, false},
-		"part":          {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Part: "a/b", Logs: logs.Logs}}, false},
-		"lines":         {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Logs: &wire.Logs{Lines: -1}}}, false},
-		"no command":    {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{""}}}, false},
-		"long command":  {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{strings.Repeat("x", wire.MaxFrame+1)}}}, false},
-		"terminal":      {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{"a"}, Term: "x\x1b]0;"}}, false},
+		"logs":               {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: logs}, true},
+		"input":              {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Input: []byte("x")}, true},
+		"command":            {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{"a"}}}, true},
+		"a part called node": {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Part: "node", Logs: logs.Logs}}, true},
+		"no session":         {wire.Ask{Version: 1, Session: "x", Sequence: 2}, false},
+		"no sequence":        {wire.Ask{Version: 1, Session: aSession}, false},
+		"opens later":        {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Open: logs}, false},
+		"opens nothing":      {wire.Ask{Version: 1, Session: aSession, Sequence: 1}, false},
+		"version":            {wire.Ask{Version: 2, Session: aSession, Sequence: 2}, false},
+		"too long":           {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Input: make([]byte, wire.MaxFrame+1)}, false},
+		"credit":             {wire.Ask{Version: 1, Session: aSession, Sequence: 2, Credit: wire.MaxCredit + 1}, false},
+		"both":               {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Logs: logs.Logs, Command: []string{"a"}}}, false},
+		"instance":           {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "../x", Logs: logs.Logs}}, false},
+		"part":               {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Part: "a/b", Logs: logs.Logs}}, false},
+		"lines":              {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Logs: &wire.Logs{Lines: -1}}}, false},
+		"no command":         {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{""}}}, false},
+		"long command":       {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{strings.Repeat("x", wire.MaxFrame+1)}}}, false},
+		"terminal":           {wire.Ask{Version: 1, Session: aSession, Sequence: 1, Open: &wire.Opening{Instance: "web", Command: []string{"a"}, Term: "x\x1b]0;"}}, false},
 	} {
 		body, err := wire.Encode(tc.ask)
 		if err != nil {
@@ -44,7 +45,7 @@ func TestSessionFrames(t *testing.T) {
 	}
 	for name, o := range map[string]wire.Output{
 		"no session": {Version: 1, Sequence: 1}, "too long": {Version: 1, Session: aSession, Sequence: 1, Data: make([]byte, wire.MaxFrame+1)},
-		"part": {Version: 1, Session: aSession, Sequence: 1, Part: strings.Repeat("x", 65)},
+		"part": {Version: 1, Session: aSession, Sequence: 1, Part: strings.Repeat("x", 65)}, "part for a terminal": {Version: 1, Session: aSession, Sequence: 1, Part: "\x1b]0;"},
 	} {
 		body, err := wire.Encode(o)
 		if err != nil {
