@@ -62,6 +62,7 @@ func TestServiceAsProcessAndAsContainer(t *testing.T) {
 		{"by name", s.byName},
 		{"drift", s.drift},
 		{"upgraded", s.upgraded},
+		{"rolled back", s.rolledBack},
 		{"attached", s.attached},
 		{"stopped", s.stopped},
 		{"agent killed", s.agentKilled},
@@ -290,6 +291,20 @@ func (s *service) upgraded(t *testing.T) {
 	if got := s.inside(t, "file", "/data/x"); got != "written" {
 		t.Errorf("its data after the upgrade: %s", got)
 	}
+}
+
+// DEC-9, DEC-14: the version before comes back, of which the node has kept what it was made of, and goes again.
+func (s *service) rolledBack(t *testing.T) {
+	run(t, s.n1, "docker", "image", "inspect", "hub.internal:4281/container/image@"+s.images[0])
+	for _, module := range []string{"process", "container"} {
+		command(t, s.hub, 0, "rollback", module, "--yes", "--wait")
+	}
+	s.answers(t, "one")
+	if c := s.container(t); c.Config.Image != "hub.internal:4281/container/image@"+s.images[0] {
+		t.Errorf("it runs image %s", c.Config.Image)
+	}
+	command(t, s.hub, 0, "push", "--wait")
+	s.answers(t, "two")
 }
 
 // OPS-2, TOOL-2: what it wrote is read, and a command runs inside as its user.
