@@ -70,7 +70,7 @@ func New(c Config) (host.Machine, error) {
 		Warnings:     net.warnings,
 		MachineID:    machineID,
 		Space:        func() (disk.Space, error) { return disk.Look(c.Installation.Dir) },
-		Tidy:         func(context.Context) error { supervise.Tidy(); return nil },
+		Tidy:         func(ctx context.Context) error { supervise.Tidy(); return containers.Collect(ctx, nil) },
 	}, nil
 }
 
