@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 
@@ -96,6 +97,8 @@ func attachTerminal(ctx context.Context, cmd *exec.Cmd, a Attached) error {
 	}
 	theirs.Close()
 	done, over := make(chan struct{}), make(chan struct{})
+	var resizing sync.WaitGroup
+	defer resizing.Wait()
 	defer close(over)
 	go func() {
 		_, _ = io.Copy(a.Stdout, ours) // ends with an error when the last of them has closed the terminal
@@ -104,7 +107,7 @@ func attachTerminal(ctx context.Context, cmd *exec.Cmd, a Attached) error {
 	if a.Stdin != nil {
 		go func() { _, _ = io.Copy(ours, a.Stdin) }()
 	}
-	go func() {
+	resizing.Go(func() {
 		for {
 			select {
 			case size := <-a.Resize:
@@ -113,7 +116,7 @@ func attachTerminal(ctx context.Context, cmd *exec.Cmd, a Attached) error {
 				return
 			}
 		}
-	}()
+	})
 	err = cmd.Wait()
 	select {
 	case <-done:

@@ -46,7 +46,7 @@ func TestAttachTerminal(t *testing.T) {
 	}
 	sizes := make(chan wire.TerminalSize, 1)
 	in, type_ := io.Pipe()
-	out := make(writes, 10_000)
+	out := output{pieces: make(writes, 10_000)}
 	done := make(chan int, 1)
 	ctx, end := context.WithCancel(t.Context())
 	var over sync.WaitGroup
@@ -54,7 +54,7 @@ func TestAttachTerminal(t *testing.T) {
 	defer end()
 	over.Go(func() {
 		code, err := run.Attach(ctx, run.Attached{Command: run.Command{Program: "sh", Environment: []string{"PS1=", "TERM=dumb"}, As: &syscall.Credential{Uid: 65534, Gid: 65534}}, Stdin: in,
-			Stdout: out, Terminal: &wire.TerminalSize{Rows: 30, Columns: 90}, Resize: sizes})
+			Stdout: out.pieces, Terminal: &wire.TerminalSize{Rows: 30, Columns: 90}, Resize: sizes})
 		if err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -130,22 +130,30 @@ type writes chan string
 
 func (w writes) Write(p []byte) (int, error) { w <- string(p); return len(p), nil }
 
-func (w writes) until(t *testing.T, want string) {
+// output is what was written and not looked at yet.
+type output struct {
+	pieces writes
+	text   string
+}
+
+func (o *output) until(t *testing.T, want string) {
 	t.Helper()
-	if !w.within(t, want, 30*time.Second) {
-		t.Fatalf("%q was not written", want)
+	if !o.within(t, want, 30*time.Second) {
+		t.Fatalf("%q was not written, but %q", want, o.text)
 	}
 }
 
-func (w writes) within(t *testing.T, want string, d time.Duration) bool {
+// within looks for want, and goes on behind it.
+func (o *output) within(t *testing.T, want string, d time.Duration) bool {
 	t.Helper()
-	var seen string
 	for late := time.After(d); ; {
+		if _, rest, found := strings.Cut(o.text, want); found {
+			o.text = rest
+			return true
+		}
 		select {
-		case p := <-w:
-			if seen += p; strings.Contains(seen, want) {
-				return true
-			}
+		case p := <-o.pieces:
+			o.text += p
 		case <-late:
 			return false
 		}
