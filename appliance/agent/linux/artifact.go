@@ -142,10 +142,14 @@ func (t trees) collect(ctx context.Context, keep []appliance.Digest) error {
 
 // inUse says whether a process runs a program of the tree, or in it.
 func inUse(tree string) bool {
-	links, _ := filepath.Glob("/proc/[0-9]*/[ec][xw][ed]") // exe and cwd
-	return slices.ContainsFunc(links, func(link string) bool {
-		at, err := os.Readlink(link)
-		return err == nil && (at == tree || strings.HasPrefix(at, tree+"/"))
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	return slices.ContainsFunc(processes, func(process string) bool {
+		for _, link := range []string{"exe", "cwd"} {
+			if at, err := os.Readlink(filepath.Join(process, link)); err == nil && (at == tree || strings.HasPrefix(at, tree+"/")) {
+				return true
+			}
+		}
+		return false
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,6 +51,12 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{artifactStore: newArtifactStore(t), id: appliance.NewNodeID(), authority: newAuthority(t), user: fmt.Sprintf("mt%dd", os.Getpid())}
 	t.Cleanup(func() { exec.Command("userdel", n.user).Run(); exec.Command("groupdel", n.user).Run() })
+	number := strconv.Itoa(55000 + os.Getpid()%1000) // of our own: others take the next one that is free
+	for _, args := range [][]string{{"groupadd", "--gid", number, n.user}, {"useradd", "--system", "--uid", number, "--gid", number, n.user}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
 	_, n.mesh, _ = ed25519.GenerateKey(rand.Reader)
 	n.dir = n.in.Module("hello")
 	artifact := n.push(map[string]string{"run": "*#!/bin/sh\nexec sleep 1000\n", "words": "one two", "more": ""})
