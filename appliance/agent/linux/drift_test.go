@@ -365,3 +365,59 @@ func otherKeyText(t *testing.T) string {
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
+
+// DEC-13, MOD-10: on a real machine what two instances name is there until the last of them leaves; the user keeps its number for as long as
+// there is data of its, and has it when an instance comes back.
+func TestSharedOnTheMachine(t *testing.T) {
+	n := newNode(t)
+	name := n.user + "s"
+	t.Cleanup(func() { exec.Command("userdel", name).Run(); exec.Command("groupdel", name).Run() })
+	cache, data := filepath.Join(n.in.Dir, "cache"), filepath.Join(n.in.Dir, "rows")
+	of := func(instance appliance.InstanceName) (all []wire.Resource) {
+		directory := func(path, class string) wire.Resource {
+			return resource(wire.Directory, path, wire.DirectorySpec{Path: path, Class: class, Owner: name, Group: name, Mode: "0750"})
+		}
+		for _, r := range []wire.Resource{resource(wire.User, "shared", wire.UserSpec{Name: name}), directory(cache, "cache"), directory(data, "data")} {
+			r.ID, r.Instance = strings.Replace(r.ID, "hello", string(instance), 1), instance
+			all = append(all, r)
+		}
+		return all
+	}
+	uid := -1
+	for _, step := range []struct {
+		what      string
+		resources []wire.Resource
+		cache     bool
+	}{
+		{"one", of("a"), true},
+		{"both", append(of("a"), of("b")...), true},
+		{"the other", of("b"), true},
+		{"none", nil, false},
+		{"the first again", of("a"), true},
+	} {
+		n.resources = step.resources
+		n.with(func() {
+			n.account(step.what, func(all map[string]wire.Outcome) string {
+				for _, o := range all {
+					if o.Status == wire.Failed || o.Status == wire.Refused {
+						return fmt.Sprintf("%s: %s", o.ID, o.Error)
+					}
+				}
+				return ""
+			})
+		})
+		now, err := userID(name)
+		if uid < 0 {
+			uid = now
+		}
+		if err != nil || now != uid {
+			t.Errorf("%s: uid %d, was %d, %v", step.what, now, uid, err)
+		}
+		if _, err := os.Lstat(cache); (err == nil) != step.cache {
+			t.Errorf("%s: the cache: %v", step.what, err)
+		}
+		if _, err := os.Lstat(data); err != nil {
+			t.Errorf("%s: the data: %v", step.what, err)
+		}
+	}
+}
