@@ -62,6 +62,7 @@ type Agent struct {
 	due          time.Time // of the next try; zero: nothing waits for one
 	looked       time.Time // the end of the last pass over everything declared
 	look         time.Time // when the next is due; zero: there is nothing to look at yet
+	lookAsked    bool      // by a notice
 	level        disk.Level
 	spaceDue     time.Time // when the disk is looked at next
 	unsaved      bool      // the account of the last apply is not on disk

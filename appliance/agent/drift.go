@@ -17,7 +17,7 @@ const between = time.Second
 
 // check looks at everything declared, and puts right what is not as it was made (DEC-6).
 func (a *Agent) check(ctx context.Context) {
-	a.look = time.Time{}
+	a.look, a.lookAsked = time.Time{}, false
 	if a.held.version == 0 {
 		return // nothing is held, or only which binary to become
 	}
@@ -27,9 +27,13 @@ func (a *Agent) check(ctx context.Context) {
 	a.setOverlay(ctx) // peers and names, of which no resource tells
 }
 
-// lookLater follows each pass, whatever it was for. Where something failed, the next try of it looks at everything.
+// lookLater follows each pass, whatever it was for. Where something failed, the next try of it looks at everything; a look that was asked
+// for is due all the same, since only that puts drift right on an adopted node.
 func (a *Agent) lookLater() {
-	a.looked, a.look = time.Now(), time.Time{}
+	if a.looked = time.Now(); a.lookAsked {
+		return
+	}
+	a.look = time.Time{}
 	if rests(a.state.applied.Outcomes) {
 		a.look = a.looked.Add(a.cfg.Check + rand.N(a.cfg.Check/10+1))
 	}
@@ -114,7 +118,7 @@ func (a *Agent) hearNotice(ctx context.Context) {
 		a.purge(ctx, asked.purges)
 	}
 	if asked.check {
-		a.look = time.Now()
+		a.look, a.lookAsked = time.Now(), true
 		if soonest := a.looked.Add(between); a.look.Before(soonest) {
 			a.look = soonest
 		}

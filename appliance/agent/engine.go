@@ -134,7 +134,7 @@ func (e *Engine) make(ctx context.Context, r wire.Resource, desired []wire.Resou
 	}
 	have := e.state.record(r.ID)
 	if why := e.found(r, have, seen); why != "" && !carried {
-		o.Status, o.Step, o.Error = wire.Refused, "found", why
+		o.Status, o.Step, o.Error = wire.Refused, wire.StepFound, why
 		return o
 	}
 	known := have != nil && !have.Kept && sameResource(have.Resource, r)

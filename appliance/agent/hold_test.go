@@ -190,6 +190,16 @@ func TestAdoptedTellsDriftFirst(t *testing.T) {
 			l.hearOnNotices(l.notice(checkNow, nil))
 			time.Sleep(2 * time.Second)
 			l.wantDrift("asked again", drifted, install+"systemctl reload web-main")
+
+			l.machine.Fail("z/user/z", "observe", errors.New("no answer"), 0)
+			l.declareAll(2, wire.Content{Adopted: true, Resources: append(web("one"), resource("z/user/z", wire.UserSpec{Name: "z"}))})
+			synctest.Wait()
+			l.machine.Put("/m/web/etc/conf", loose)
+			l.hearOnNotices(l.notice(checkNow, nil))
+			time.Sleep(between + time.Millisecond)
+			l.hearOnNotices(l.notice(checkNow, nil)) // a further try of what failed comes before this look may
+			time.Sleep(2 * time.Second)
+			l.wantDrift("asked while something fails", drifted, install+"systemctl reload web-main")
 		})
 	})
 }

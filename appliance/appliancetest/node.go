@@ -34,6 +34,7 @@ type Node struct {
 	Secrets func() []string
 
 	mesh  *Mesh
+	adopt bool
 	trust identity.Trust
 	agent *running
 }
@@ -138,8 +139,18 @@ func (m *Mesh) Enrol(name appliance.NodeName) *Node {
 	return must(m.Join(m.t.Context(), m.Token(1), name, must(identity.GenerateNode())(m.t)))(m.t)
 }
 
+// Adopt joins a machine on which things are left as they are; its agent does not run yet.
+func (m *Mesh) Adopt(name appliance.NodeName) *Node {
+	m.t.Helper()
+	return must(m.join(m.t.Context(), m.Token(1), &Node{Name: name, Keys: must(identity.GenerateNode())(m.t), adopt: true}))(m.t)
+}
+
 // Join enrols over the bus, as a machine with nothing but the token does. What passes by itself is waited for.
 func (m *Mesh) Join(ctx context.Context, token enrol.Token, name appliance.NodeName, keys identity.NodeKeys) (*Node, error) {
+	return m.join(ctx, token, &Node{Name: name, Keys: keys})
+}
+
+func (m *Mesh) join(ctx context.Context, token enrol.Token, n *Node) (*Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 6*within)
 	defer cancel()
 	link, err := m.joiner(ctx, token)
@@ -147,7 +158,7 @@ func (m *Mesh) Join(ctx context.Context, token enrol.Token, name appliance.NodeN
 		return nil, err
 	}
 	defer link.Close()
-	n := &Node{Name: name, Keys: keys, Machine: hosttest.New(), Dir: m.t.TempDir(), mesh: m}
+	n.Machine, n.Dir, n.mesh = hosttest.New(), m.t.TempDir(), m
 	for {
 		a, err := n.try(ctx, link, token)
 		if err == nil {
@@ -207,7 +218,7 @@ func (n *Node) claim(ctx context.Context, link *bus.Link, token enrol.Token) (a 
 	can := n.Machine.Host().Capabilities()
 	can.State = "/var/lib/mesh"
 	data, err = link.Request(ctx, wire.EnrolSubject(token.ID), func(reply string) ([]byte, error) {
-		return enrol.MakeClaim(token, challenge, n.Keys, enrol.Claimant{Name: n.Name, Capabilities: can}, reply, time.Now())
+		return enrol.MakeClaim(token, challenge, n.Keys, enrol.Claimant{Name: n.Name, Adopt: n.adopt, Capabilities: can}, reply, time.Now())
 	})
 	if err != nil {
 		return a, err

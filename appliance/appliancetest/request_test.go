@@ -37,6 +37,7 @@ func arguments(node appliance.NodeName) map[operators.Verb]any {
 		operators.NodeHold: operators.HoldNode{Node: node}, operators.NodeDrain: operators.DrainNode{Node: node}, operators.NodeResume: operators.ResumeNode{Node: node},
 		operators.PlanList: operators.ListPlans{Node: node}, operators.PlanRollback: operators.Rollback{Name: string(node)},
 		operators.ModuleRemove: operators.RemoveModule{Module: "app"},
+		operators.NodeConverge: operators.ConvergeNode{Node: node},
 		operators.SettingSet:   operators.SetSetting{Module: "site", Name: "title", Value: "x"}, operators.SettingUnset: operators.UnsetSetting{Module: "site", Name: "title"},
 		operators.SessionExec:   operators.OpenSession{},
 		operators.ModulePurge:   operators.PurgeData{Instance: "app", Node: node},

@@ -72,7 +72,7 @@ func (c *Controller) enrol(ctx context.Context, id appliance.TokenID, m bus.Mess
 func (c *Controller) admit(ctx context.Context, token appliance.TokenID, claimed enrol.Claimed) ([]byte, error) {
 	claim := claimed.Claim
 	done, err := c.cfg.Store.Enrol(ctx, store.By{Who: wire.TokenUser(token), At: time.Now()}, store.Enrolment{
-		Token: token, Keys: claim.Keys, Name: claim.Name, Labels: claim.Labels, State: claim.Capabilities.State, Capabilities: claim.Capabilities,
+		Token: token, Keys: claim.Keys, Name: claim.Name, Labels: claim.Labels, Adopted: claim.Adopt, State: claim.Capabilities.State, Capabilities: claim.Capabilities,
 		Modules:  []appliance.ModuleName{networkModule},
 		Allocate: func(used []netip.Addr) (netip.Addr, error) { return overlay.Allocate(c.mesh.Range, used) },
 		Issue: func(node appliance.NodeID, name appliance.NodeName, _ netip.Addr) ([]byte, error) {

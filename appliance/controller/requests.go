@@ -54,6 +54,7 @@ var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, e
 	operators.NodeHold:       (*Controller).holdNode,
 	operators.NodeDrain:      (*Controller).drainNode,
 	operators.NodeResume:     (*Controller).resumeNode,
+	operators.NodeConverge:   (*Controller).convergeNode,
 	operators.SessionLogs:    (*Controller).openLogs,
 	operators.SessionExec:    (*Controller).openExec,
 	operators.SessionSend:    (*Controller).sendSession,

@@ -62,6 +62,7 @@ func OpenChallenge(t Token, nonce string, data []byte, now time.Time) (wire.Chal
 type Claimant struct {
 	Name         appliance.NodeName
 	Labels       map[string]string
+	Adopt        bool // what is on the machine is left as it is
 	Capabilities wire.Capabilities
 }
 
@@ -73,7 +74,7 @@ func MakeClaim(t Token, c wire.Challenge, keys identity.NodeKeys, who Claimant, 
 	}
 	claim := wire.Claim{
 		Token: t.ID, Mesh: t.Mesh, Nonce: c.Nonce, Challenge: c, Time: now.UTC().Truncate(time.Microsecond),
-		Name: who.Name, Labels: who.Labels, Keys: keys.Public(), Request: request, Capabilities: who.Capabilities,
+		Name: who.Name, Labels: who.Labels, Adopt: who.Adopt, Keys: keys.Public(), Request: request, Capabilities: who.Capabilities,
 	}
 	if err := checkClaimant(claim); err != nil {
 		return nil, err

@@ -49,6 +49,16 @@ func (n NodeStatus) failure() string {
 	return fmt.Sprintf("%s: %s: %s: %s", n.Name, f.ID, f.Step, f.Error)
 }
 
+// Found are the things that were on an adopted node before the mesh, and that a declaration would have otherwise (NODE-7).
+func (n NodeStatus) Found() (found []wire.Outcome) {
+	for _, f := range n.Failures {
+		if f.Status == wire.Refused && f.Step == wire.StepFound {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
 // unfinished says what a node waits for.
 func (n NodeStatus) unfinished() string {
 	if len(n.Waiting) == 0 {

@@ -31,6 +31,12 @@ type ResumeNode struct {
 	Node appliance.NodeName `json:"node"`
 }
 
+// ConvergeNode has a node made as declared where something was before the mesh, too. Force goes on where that would be cut off.
+type ConvergeNode struct {
+	Node  appliance.NodeName `json:"node"`
+	Force bool               `json:"force,omitempty"`
+}
+
 // Switched is the answer to what takes effect at once: on which nodes, and which instances stop or start there, in that order.
 type Switched struct {
 	Nodes     []PushedNode     `json:"nodes"`

@@ -48,6 +48,7 @@ const (
 	NodeHold       Verb = "node.hold"
 	NodeDrain      Verb = "node.drain"
 	NodeResume     Verb = "node.resume"
+	NodeConverge   Verb = "node.converge"
 	SessionLogs    Verb = "session.logs"
 	SessionExec    Verb = "session.exec"
 	SessionSend    Verb = "session.send"
@@ -87,6 +88,7 @@ var table = map[Verb][]Role{
 	NodeHold:       {Admin},
 	NodeDrain:      {Admin},
 	NodeResume:     {Admin},
+	NodeConverge:   {Admin},
 	SessionLogs:    {Admin, Viewer},
 	SessionExec:    {Admin},
 	SessionSend:    {Admin, Viewer}, // to a session of one's own

@@ -21,6 +21,7 @@ type NodeFacts struct {
 	Name    appliance.NodeName
 	Address netip.Addr // in the overlay; the zero address while it has none
 	State   string     // its installation folder
+	Adopted bool       // what was there before the mesh is left as it is (NODE-7)
 
 	Certificates map[CertificateKey]Certificate // issued, for the key the node last asked about
 }

@@ -73,7 +73,9 @@ func records(t *testing.T, a *txtar.Archive) (resolve.Intent, render.Facts) {
 		case f[0] == "held":
 			node(t, &in, f[1]).Held = true
 		case f[0] == "adopted":
-			node(t, &in, f[1]).Adopted = true
+			n := facts.Nodes[nodeID(f[1])]
+			n.Adopted = true
+			facts.Nodes[nodeID(f[1])] = n
 		case f[0] == "drained":
 			node(t, &in, f[1]).Drained = true
 		case f[0] == "stopped":

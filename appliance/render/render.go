@@ -40,7 +40,7 @@ func Render(p resolve.Plan, facts Facts) (wire.Content, error) {
 			}
 		}
 	}
-	content := wire.Content{Version: Version, Hold: p.Hold, Adopted: p.Adopted, Resources: []wire.Resource{}}
+	content := wire.Content{Version: Version, Hold: p.Hold, Adopted: node.Adopted, Resources: []wire.Resource{}}
 	for _, i := range p.Instances {
 		in := instance{Instance: i, facts: facts, node: node, dir: path.Join(node.State, "modules", string(i.Name)), overlay: overlay}
 		resources, err := in.render()

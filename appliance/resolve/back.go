@@ -15,7 +15,7 @@ func Back(present, earlier Plan, module appliance.ModuleName) Plan {
 	if module != "" {
 		next = Only(present, earlier, module)
 	}
-	next.Hold, next.Adopted = present.Hold, present.Adopted
+	next.Hold = present.Hold
 	return Switch(next, present)
 }
 

@@ -52,7 +52,7 @@ func Resolve(in Intent) (map[appliance.NodeID]Plan, error) {
 	}
 	plans := map[appliance.NodeID]Plan{}
 	for _, n := range in.Nodes {
-		plan := Plan{Version: PlanVersion, Node: n.ID, Hold: n.Held, Adopted: n.Adopted, Instances: []Instance{}}
+		plan := Plan{Version: PlanVersion, Node: n.ID, Hold: n.Held, Instances: []Instance{}}
 		for _, a := range assigned[n.ID] {
 			i, err := in.resolveInstance(n, a, numbers[n.ID], chosen)
 			if err != nil {

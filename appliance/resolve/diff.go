@@ -61,9 +61,6 @@ func Diff(old, new Plan) []Change {
 	if old.Hold != new.Hold {
 		all = append(all, Change{Resource: "node", What: Modify, Detail: map[bool]string{true: "hold", false: "resume"}[new.Hold]})
 	}
-	if old.Adopted != new.Adopted {
-		all = append(all, Change{Resource: "node", What: Modify, Detail: map[bool]string{true: "adopt", false: "converge"}[new.Adopted]})
-	}
 	if len(all) == 0 && string(old.Bytes()) != string(new.Bytes()) {
 		all = append(all, Change{Resource: "plan", What: Modify, Detail: "form or order"})
 	}

@@ -9,7 +9,7 @@ import (
 
 // Only is old with one module's instances as new has them: what a push of that module alone approves.
 func Only(old, new Plan, module appliance.ModuleName) Plan {
-	out := Plan{Version: new.Version, Node: new.Node, Hold: old.Hold, Adopted: old.Adopted, Instances: []Instance{}}
+	out := Plan{Version: new.Version, Node: new.Node, Hold: old.Hold, Instances: []Instance{}}
 	for _, i := range old.Instances {
 		if i.Module != module {
 			out.Instances = append(out.Instances, i)

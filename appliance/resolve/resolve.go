@@ -30,7 +30,6 @@ type Node struct {
 	Runtime  string // docker, podman; empty: no containers run there
 	Held     bool   // it shall change nothing (OPS-3)
 	Drained  bool   // its modules shall not run, but for the base
-	Adopted  bool   // what was there before the mesh is left as it is (NODE-7)
 }
 
 // Assignment puts a module on a node under a name.
@@ -66,7 +65,6 @@ type Plan struct {
 	Version   int              `json:"version"`
 	Node      appliance.NodeID `json:"node"`
 	Hold      bool             `json:"hold,omitempty"`
-	Adopted   bool             `json:"adopted,omitempty"`
 	Instances []Instance       `json:"instances"` // sorted by name
 }
 

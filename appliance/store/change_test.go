@@ -93,6 +93,19 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			}
 			return s.ResumeNode(ctx, by, g.Hub.ID, approveNothing)
 		}},
+		"ConvergeNode": {what: "node converge", before: true, change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			nodes, err := s.Nodes(ctx)
+			if err != nil {
+				return err
+			}
+			c := claim(t, newToken(t, s, 1), fmt.Sprintf("adopted%d", len(nodes)))
+			c.Adopted = true
+			n, err := s.Enrol(ctx, store.By{Who: "test", At: start}, c)
+			if err != nil {
+				return err
+			}
+			return s.ConvergeNode(ctx, by, n.Node, approveNothing)
+		}},
 		"EndHold": {what: "node resume", before: true, change: func(s *store.Store, g store.Genesis, by store.By) error {
 			if err := s.HoldNode(ctx, store.By{Who: "test", At: start}, g.Hub.ID, time.Microsecond, approveNothing); err != nil {
 				return err

@@ -158,7 +158,7 @@ func replace(ctx context.Context, tx pgx.Tx, by By, e Enrolment, t Token) (Enrol
 		return Enrolled{}, err
 	}
 	var b pgx.Batch
-	b.Queue(`UPDATE node SET state = $2, labels = $3, certificate = $4, endpoint = NULL, enrolled_at = $5 WHERE id = $1`, n.ID, n.State, n.Labels, n.Certificate, by.At)
+	b.Queue(`UPDATE node SET state = $2, labels = $3, certificate = $4, endpoint = NULL, enrolled_at = $5, mode = $6 WHERE id = $1`, n.ID, n.State, n.Labels, n.Certificate, by.At, mode(e.Adopted))
 	b.Queue(`UPDATE node_key SET retired = $2 WHERE node = $1 AND retired IS NULL`, n.ID, by.At)
 	queueKeys(&b, n.ID, n.Keys, by.At)
 	for _, table := range []string{"node_alive", "report", "report_resource", "instance_health", "kept_data", "warning", "carried_port", "certificate_request", "certificate", "enrolment"} {

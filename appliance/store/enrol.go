@@ -20,6 +20,7 @@ type Enrolment struct {
 	Keys         wire.PublicKeys
 	Name         appliance.NodeName // asked for; the token's own name goes before it
 	Labels       map[string]string  // the token's go before them
+	Adopted      bool               // what is on the machine is left as it is (NODE-7)
 	State        string             // the machine's installation folder
 	Capabilities wire.Capabilities
 	Modules      []appliance.ModuleName // assigned to the node in the same transaction
@@ -85,7 +86,7 @@ func spend(ctx context.Context, tx pgx.Tx, by By, e Enrolment) (Enrolled, error)
 	if t.Replaces != "" {
 		return replace(ctx, tx, by, e, t)
 	}
-	n := newNode{ID: appliance.NewNodeID(), Name: e.Name, State: e.State, Keys: e.Keys, Capabilities: e.Capabilities, Labels: merged(e.Labels, t.Labels)}
+	n := newNode{ID: appliance.NewNodeID(), Name: e.Name, Mode: mode(e.Adopted), State: e.State, Keys: e.Keys, Capabilities: e.Capabilities, Labels: merged(e.Labels, t.Labels)}
 	if t.Name != "" {
 		n.Name = t.Name
 	}

@@ -74,7 +74,7 @@ func found(ctx context.Context, tx pgx.Tx, by By, g Genesis, m Mesh) error {
 		return err
 	}
 	h := g.Hub
-	err := addNode(ctx, tx, by, newNode{ID: h.ID, Name: h.Name, Hub: true, State: h.State, Endpoint: h.Endpoint, Address: h.Address,
+	err := addNode(ctx, tx, by, newNode{ID: h.ID, Name: h.Name, Hub: true, Mode: mode(false), State: h.State, Endpoint: h.Endpoint, Address: h.Address,
 		Keys: h.Keys, Certificate: h.Certificate, Capabilities: h.Capabilities})
 	if err != nil {
 		return err

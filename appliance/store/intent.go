@@ -79,7 +79,7 @@ func intent(ctx context.Context, tx pgx.Tx) (i resolve.Intent, err error) {
 	i = resolve.Intent{Mesh: m.ID, MeshName: m.Name, Modules: map[appliance.ModuleName]*manifest.Manifest{}}
 	i.Nodes, err = rows[resolve.Node](ctx, tx, `
 		SELECT n.id, n.name, n.hub, COALESCE(NULLIF((a.capabilities ->> 'os') || '/' || (a.capabilities ->> 'architecture'), '/'), '') AS platform,
-			COALESCE(a.capabilities ->> 'runtime', '') AS runtime, COALESCE(n.held_until > now(), false) AS held, n.drained, n.mode = 'adopted' AS adopted
+			COALESCE(a.capabilities ->> 'runtime', '') AS runtime, COALESCE(n.held_until > now(), false) AS held, n.drained
 		FROM node AS n JOIN node_alive AS a ON a.node = n.id ORDER BY n.name`)
 	if err != nil {
 		return i, err
@@ -138,13 +138,14 @@ func facts(ctx context.Context, tx pgx.Tx) (f render.Facts, err error) {
 		Name    appliance.NodeName
 		Address netip.Addr
 		State   string
+		Adopted bool
 	}
-	all, err := rows[node](ctx, tx, `SELECT n.id, n.name, o.address, n.state FROM node AS n JOIN overlay_address AS o ON o.node = n.id`)
+	all, err := rows[node](ctx, tx, `SELECT n.id, n.name, o.address, n.state, n.mode = 'adopted' AS adopted FROM node AS n JOIN overlay_address AS o ON o.node = n.id`)
 	if err != nil {
 		return f, err
 	}
 	for _, n := range all {
-		f.Nodes[n.ID] = render.NodeFacts{Name: n.Name, Address: n.Address, State: n.State}
+		f.Nodes[n.ID] = render.NodeFacts{Name: n.Name, Address: n.Address, State: n.State, Adopted: n.Adopted}
 	}
 	issued, err := presentCertificates(ctx, tx)
 	for _, c := range issued {

@@ -55,6 +55,7 @@ type newNode struct {
 	ID           appliance.NodeID
 	Name         appliance.NodeName
 	Hub          bool
+	Mode         string
 	Labels       map[string]string
 	State        string
 	Endpoint     string
@@ -73,8 +74,8 @@ func addNode(ctx context.Context, tx pgx.Tx, by By, n newNode) error {
 	b.Queue(`INSERT INTO name (name, node) VALUES ($1, $2)`, n.Name, n.ID)
 	b.Queue(`
 		INSERT INTO node (id, name, hub, mode, labels, state, endpoint, certificate, enrolled_at)
-		VALUES ($1, $2, $3, 'converged', $4, $5, NULLIF($6, ''), $7, $8)`,
-		n.ID, n.Name, n.Hub, n.Labels, n.State, n.Endpoint, n.Certificate, by.At)
+		VALUES ($1, $2, $3, $4, $5, $6, NULLIF($7, ''), $8, $9)`,
+		n.ID, n.Name, n.Hub, n.Mode, n.Labels, n.State, n.Endpoint, n.Certificate, by.At)
 	queueKeys(&b, n.ID, n.Keys, by.At)
 	b.Queue(`INSERT INTO overlay_address (address, node) VALUES ($1, $2)`, n.Address, n.ID)
 	queueUnheard(&b, n.ID, n.Capabilities)
@@ -82,7 +83,7 @@ func addNode(ctx context.Context, tx pgx.Tx, by By, n newNode) error {
 		return err
 	}
 	return audit(ctx, tx, by, "node enrol", string(n.Name), nil, map[string]any{
-		"id": n.ID, "name": n.Name, "hub": n.Hub, "address": n.Address, "keys": n.Keys, "labels": n.Labels, "capabilities": n.Capabilities})
+		"id": n.ID, "name": n.Name, "hub": n.Hub, "mode": n.Mode, "address": n.Address, "keys": n.Keys, "labels": n.Labels, "capabilities": n.Capabilities})
 }
 
 func queueKeys(b *pgx.Batch, node appliance.NodeID, k wire.PublicKeys, since time.Time) {
@@ -96,4 +97,12 @@ func queueKeys(b *pgx.Batch, node appliance.NodeID, k wire.PublicKeys, since tim
 func queueUnheard(b *pgx.Batch, node appliance.NodeID, c wire.Capabilities) {
 	b.Queue(`INSERT INTO node_alive (node, capabilities) VALUES ($1, $2)`, node, c)
 	b.Queue(`INSERT INTO report (node) VALUES ($1)`, node)
+}
+
+// mode is how the records name it.
+func mode(adopted bool) string {
+	if adopted {
+		return "adopted"
+	}
+	return "converged"
 }

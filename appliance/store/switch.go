@@ -132,6 +132,11 @@ func (s *Store) ResumeNode(ctx context.Context, by By, node appliance.NodeID, de
 	return s.stand(ctx, "resume", by, node, decide, `UPDATE node SET held_until = NULL, drained = false WHERE id = $1`)
 }
 
+// ConvergeNode records that what was on a machine before the mesh is made as declared, too (NODE-7).
+func (s *Store) ConvergeNode(ctx context.Context, by By, node appliance.NodeID, decide Decide) error {
+	return s.stand(ctx, "converge", by, node, decide, `UPDATE node SET mode = 'converged' WHERE id = $1`)
+}
+
 // EndHold resumes a node whose time is over; its modules stay drained where they are.
 func (s *Store) EndHold(ctx context.Context, by By, node appliance.NodeID, decide Decide) error {
 	return s.stand(ctx, "resume", by, node, decide, `UPDATE node SET held_until = NULL WHERE id = $1 AND held_until <= now()`)

@@ -32,6 +32,7 @@ type Claim struct {
 	Time         time.Time          `json:"time"`
 	Name         appliance.NodeName `json:"name"`
 	Labels       map[string]string  `json:"labels,omitempty"`
+	Adopt        bool               `json:"adopt,omitempty"` // leave what is on the machine as it is (NODE-7)
 	Keys         PublicKeys         `json:"keys"`
 	Proof        string             `json:"proof"`   // of the overlay key
 	Request      []byte             `json:"request"` // certificate request, signed by the TLS key

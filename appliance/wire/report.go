@@ -38,6 +38,9 @@ const (
 	Waiting    Status = "waiting" // nothing is wrong: something else has to come first, or the node is held
 )
 
+// StepFound is the step of what is refused because something was there before the mesh (NODE-7).
+const StepFound = "found"
+
 // Outcome is the account of one resource.
 type Outcome struct {
 	ID       string                 `json:"id"`

@@ -18,12 +18,9 @@ import (
 func newJoin(g *global) *cobra.Command {
 	var o join.Options
 	var name, file string
-	var adopt, foreground bool
+	var foreground bool
 	c := &cobra.Command{Use: "join TOKEN|-", Short: "Make this machine a node of the mesh that made the token", Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			if adopt {
-				return appliance.Errorf(appliance.Invalid, "join --adopt is not carried out by this version").WithHint("without it, join leaves what runs here alone")
-			}
 			if o.Install, err = g.install(); err != nil {
 				return err
 			}
@@ -69,7 +66,7 @@ func newJoin(g *global) *cobra.Command {
 	f.StringToStringVar(&o.Labels, "label", nil, "labels of the node (k=v)")
 	f.DurationVar(&o.Timeout, "timeout", time.Minute, "how long to try")
 	sizeVar(f, &o.LeastFree, "least-free", leastFreeUsage)
-	f.BoolVar(&adopt, "adopt", false, "take over what runs here (not carried out yet)")
+	f.BoolVar(&o.Adopt, "adopt", false, "leave what is on this machine as it is and report it, until `mesh node converge`")
 	f.BoolVar(&foreground, "foreground", false, "stay, and stop the mesh's processes at the end (for containers)")
 	return c
 }

@@ -60,3 +60,43 @@ func newNodeResume(g *global) *cobra.Command {
 	f.add(c, "wait until the node is current, clean and healthy; exit 1 when it has failed")
 	return c
 }
+
+func newNodeConverge(g *global) *cobra.Command {
+	var ask operators.ConvergeNode
+	var f waitFlags
+	var sure bool
+	c := &cobra.Command{Use: "converge NODE", Short: "Have an adopted node made as declared where something was before the mesh, too", Args: exactly(1, "a node's name"), ValidArgsFunction: g.complete(false, nodeNames),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkWait(c, f.wait, f.timeout); err != nil {
+				return err
+			}
+			ask.Node = appliance.NodeName(args[0])
+			if ask.Force {
+				var s operators.Status
+				if err := g.call(c, operators.StatusShow, struct{}{}, &s); err != nil {
+					return err
+				}
+				if err := confirm(c, sure, whatIsCutOff(ask.Node, s)); err != nil {
+					return err
+				}
+			}
+			return g.switchNow(c, operators.NodeConverge, ask, f, fmt.Sprintf("converged: %s is made as declared", ask.Node))
+		}}
+	c.Flags().BoolVar(&ask.Force, "force", false, "overwrite what was there before")
+	c.Flags().BoolVar(&sure, "yes", false, "with --force: ask nothing")
+	f.add(c, "wait until the node is current, clean and healthy; exit 1 when it has failed")
+	return c
+}
+
+// whatIsCutOff says what converging overwrites.
+func whatIsCutOff(node appliance.NodeName, s operators.Status) string {
+	text := fmt.Sprintf("%s is made as declared; what was there before is kept for when the module leaves.", node)
+	for _, n := range s.Nodes {
+		for _, o := range n.Found() {
+			if n.Name == node {
+				text += fmt.Sprintf("\n%s: %s", o.ID, o.Error)
+			}
+		}
+	}
+	return text
+}

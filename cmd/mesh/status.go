@@ -136,7 +136,7 @@ func newNode(g *global) *cobra.Command {
 			}
 			return appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(args[0])).WithNext("mesh node list")
 		}},
-		newNodeHold(g), newNodeDrain(g), newNodeResume(g),
+		newNodeHold(g), newNodeDrain(g), newNodeResume(g), newNodeConverge(g),
 	)
 	return c
 }

@@ -202,7 +202,7 @@ func (j *joining) claim(ctx context.Context, link *bus.Link, keys identity.NodeK
 	}
 	j.tell("claiming the name " + string(j.Name))
 	data, err = j.ask(ctx, link, func(reply string) ([]byte, error) {
-		claim, err := enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Capabilities: j.machine.Capabilities()}, reply, j.Now())
+		claim, err := enrol.MakeClaim(j.token, challenge, keys, enrol.Claimant{Name: j.Name, Labels: j.Labels, Adopt: j.Adopt, Capabilities: j.machine.Capabilities()}, reply, j.Now())
 		if err == nil {
 			err = durable.WriteFile(j.claimedFile(), []byte(string(j.token.ID)+"\n"), 0o600)
 		}

@@ -32,6 +32,7 @@ type Options struct {
 	Token   string
 	Name    appliance.NodeName // empty: this machine's host name, unless it is a node already
 	Labels  map[string]string
+	Adopt   bool // what is on the machine is left as it is
 	// What has to stay free on the disk, see installation.Record; nil: not said.
 	LeastFree *disk.Size
 	Log       *slog.Logger

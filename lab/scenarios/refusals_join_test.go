@@ -104,7 +104,6 @@ func TestJoinRefused(t *testing.T) {
 		{"bad label", refusal{join(good, "--label", "Rack=1"), 3, []string{`error: check claim: label "Rack=1" does not fit the grammar`}, 0}},
 		{"no label", refusal{join(good, "--label", "rack"), 2, []string{"rack must be formatted as key=value"}, 0}},
 		{"unknown flag", refusal{join(good, "--nope"), 2, []string{"unknown flag: --nope", "mesh join --help"}, 0}},
-		{"adopt", refusal{join(good, "--adopt"), 3, []string{"join --adopt is not carried out by this version"}, 0}},
 
 		{"expired token", refusal{join(expired), 3, []string{"expired", "mesh token create"}, 0}},
 		{"used token", refusal{join(used), 3, []string{"the token was spent by another machine", "make another one on the hub", "mesh token create"}, 0}},
