@@ -223,3 +223,48 @@ func TestNodeReplaced(t *testing.T) {
 	m.StartController()
 	m.Current()
 }
+
+// NODE-8, SAFE-2: a machine that was replaced and says more than anybody would hear is let in no more, so that its successor is heard. What
+// it says need not be signed by anybody.
+func TestReplacedMachineFloods(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	old := m.AddNode("n1")
+	old.Stop()
+	var made operators.CreatedToken
+	m.Must(operators.NodeReplace, operators.ReplaceNode{Node: "n1"}, &made)
+	fresh := must(m.Join(t.Context(), must(enrol.Parse(made.Token))(t), "n1", newKeys(t)))(t)
+	link, successor := old.Connect(), fresh.Connect()
+	heard, noise := alive(t, m, fresh, "heard", 1), []byte("noise")
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				link.Publish(wire.AliveSubject(old.ID), noise) // refused once it is shut out
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+	}()
+	m.Wait("the successor is heard beside it", func() string {
+		if err := successor.Publish(wire.AliveSubject(fresh.ID), heard); err != nil {
+			t.Fatal(err)
+		}
+		for _, known := range must(m.Store.Nodes(t.Context()))(t) {
+			if known.ID == fresh.ID && known.Run != "heard" {
+				return "the last recorded is " + known.Run
+			}
+		}
+		if m.Log.Count("shut out who is a node no more") == 0 {
+			return "the old machine is not shut out"
+		}
+		return ""
+	})
+	_, err := m.Join(t.Context(), m.Token(1), "n2", old.Keys)
+	if !appliance.IsReason(err, enrol.KeyTaken) {
+		t.Errorf("its keys: %v", err)
+	}
+}

@@ -31,6 +31,7 @@ type Link struct {
 	count   counters
 	now     func() time.Time // the window's clock
 	dead    *rate.Limiter    // of messages from core set aside
+	onFlood atomic.Pointer[func(subject string)]
 
 	joined     chan struct{} // closed at the first connection
 	joinedOnce sync.Once
@@ -190,6 +191,9 @@ func (l *Link) Subscribe(subject string, handle func(Message)) (stop func(), err
 	s := &subscription{subject: subject, handle: func(m *nats.Msg) {
 		if l.user == wire.ControllerUser && !senders.allow(wire.Token(m.Subject, 2)) { // whose that is, the broker holds senders to
 			l.count.floods.Add(1)
+			if told := l.onFlood.Load(); told != nil {
+				(*told)(m.Subject)
+			}
 			return
 		}
 		msg := Message{Subject: m.Subject, Data: m.Data, Time: time.Now(), Delivered: 1}
@@ -206,6 +210,9 @@ func (l *Link) Subscribe(subject string, handle func(Message)) (stop func(), err
 	}}
 	return l.subscribe(s)
 }
+
+// OnFlood has f told the subject of every message that is left unheard because its sender says too much. F must not wait.
+func (l *Link) OnFlood(f func(subject string)) { l.onFlood.Store(&f) }
 
 func (l *Link) subscribe(s *subscription) (stop func(), err error) {
 	l.mu.Lock()

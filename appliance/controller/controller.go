@@ -90,6 +90,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		return err
 	}
+	c.cfg.Link.OnFlood(func(subject string) { c.hearFlood(ctx, subject) })
 	if err := hear(wire.SubjectAlives, c.hearAlive); err != nil {
 		return err
 	}

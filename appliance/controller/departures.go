@@ -95,6 +95,23 @@ func (c *Controller) hearDeparted(id appliance.NodeID, m bus.Message) bool {
 	return true
 }
 
+// hearFlood is told of every message that is not heard since there are too many on its subject. Where a node's machine was replaced the one
+// before speaks there too, and nobody could tell which of them says so much: it is let in no more, and its successor is heard (NODE-8).
+func (c *Controller) hearFlood(ctx context.Context, subject string) {
+	id := appliance.NodeID(wire.Token(subject, 2))
+	if subject == wire.AliveSubject(id) && c.roster.shuts(id, time.Now()) {
+		go c.shutOut(ctx, id)
+	}
+}
+
+func (c *Controller) shutOut(ctx context.Context, id appliance.NodeID) {
+	any, err := c.cfg.Store.ShutOut(ctx, own(), id)
+	if err == nil && any {
+		err = errors.Join(c.composeUsers(ctx), c.roster.load(ctx, c.cfg.Store))
+	}
+	c.log.Warn("shut out who is a node no more: too much came on its subject", "node", id, "err", err)
+}
+
 // forgetEvery is how often departed machines and revoked certificates are looked at for whose time is over.
 const forgetEvery = time.Hour
 

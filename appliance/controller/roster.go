@@ -28,6 +28,7 @@ type roster struct {
 type departed struct {
 	identity ed25519.PublicKey
 	told     time.Time
+	shut     time.Time // tried last
 }
 
 // member is one node in the roster.
@@ -209,6 +210,17 @@ func (r *roster) departedAs(id appliance.NodeID, alive []byte, mesh appliance.Me
 		return d.identity, told
 	}
 	return nil, false
+}
+
+// shuts says whether to let in no more who departed under an id on whose subject too much is said; once in a while, whatever comes.
+func (r *roster) shuts(id appliance.NodeID, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.departed[id]) == 0 || now.Sub(r.departed[id][0].shut) < sendAgain {
+		return false
+	}
+	r.departed[id][0].shut = now
+	return true
 }
 
 // remove takes out a node that is none.

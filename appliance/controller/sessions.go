@@ -22,9 +22,9 @@ type sessions struct {
 type relay struct {
 	operator appliance.OperatorID
 	node     appliance.NodeID
-	output   string // where the operator hears
-	sent     uint64 // the operator's last frame
-	asks     uint64 // to the node
+	output   string    // where the operator hears
+	sent     uint64    // the operator's last frame
+	asks     uint64    // to the node
 	heard    time.Time // of either end
 }
 

@@ -35,7 +35,7 @@ func (s *Store) BusUsers(ctx context.Context) (r busauth.Records, err error) {
 		if err != nil {
 			return err
 		}
-		r.Departed, err = rows[busauth.Departed](ctx, tx, `SELECT node, bus FROM departed WHERE until > now() ORDER BY node, bus`)
+		r.Departed, err = rows[busauth.Departed](ctx, tx, `SELECT node, bus FROM departed WHERE until > now() AND shut IS NULL ORDER BY node, bus`)
 		return err
 	})
 	return r, err

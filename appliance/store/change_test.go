@@ -58,6 +58,14 @@ func TestEveryChangeIsAuditedOnce(t *testing.T) {
 			_, err := s.RemoveNode(ctx, by, certifiedNode(t, s, string(appliance.NewNodeID())).Node)
 			return err
 		}},
+		"ShutOut": {what: "node shut out", change: func(s *store.Store, _ store.Genesis, by store.By) error {
+			n := certifiedNode(t, s, string(appliance.NewNodeID()))
+			if _, err := s.RemoveNode(ctx, store.By{Who: "test", At: start}, n.Node); err != nil {
+				return err
+			}
+			_, err := s.ShutOut(ctx, by, n.Node)
+			return err
+		}},
 		"RegisterModule": {what: "module register", change: func(s *store.Store, _ store.Genesis, by store.By) error {
 			return s.RegisterModule(ctx, by, parse(t, `{"module": "fresh"}`))
 		}},

@@ -107,10 +107,23 @@ func depart(ctx context.Context, tx pgx.Tx, by By, n Node) (revoked int, err err
 // Departed gives the machines that are let in to be told that they are nodes no more.
 func (s *Store) Departed(ctx context.Context, now time.Time) (all []Departed, err error) {
 	err = s.read(ctx, "list departed machines", func(tx pgx.Tx) error {
-		all, err = rows[Departed](ctx, tx, `SELECT node, name, identity, until FROM departed WHERE until > $1 ORDER BY node, since`, now)
+		all, err = rows[Departed](ctx, tx, `SELECT node, name, identity, until FROM departed WHERE until > $1 AND shut IS NULL ORDER BY node, since`, now)
 		return err
 	})
 	return all, err
+}
+
+// ShutOut lets no more in who departed under a node's id: its successor has the same subject, and nobody could tell who of them says too
+// much there. It says whether there was anybody.
+func (s *Store) ShutOut(ctx context.Context, by By, node appliance.NodeID) (some bool, err error) {
+	err = s.change(ctx, "shut out who was node "+string(node), by, func(tx pgx.Tx) error {
+		names, err := rows[struct{ Name appliance.NodeName }](ctx, tx, `UPDATE departed SET shut = $2 WHERE node = $1 AND shut IS NULL RETURNING name`, node, by.At)
+		if some = len(names) > 0; err != nil || !some {
+			return err
+		}
+		return audit(ctx, tx, by, "node shut out", string(names[0].Name), nil, map[string]any{"node": node, "machines": len(names)})
+	})
+	return some && err == nil, err
 }
 
 // Revoked gives the serials of certificates that hold no longer and have not ended by themselves: those that end last, at most limit.

@@ -76,7 +76,7 @@ type End struct {
 }
 
 var (
-	sessionGrammar = regexp.MustCompile(`^[A-Z2-7]{26}$`) // crypto/rand's Text
+	sessionGrammar = regexp.MustCompile(`^[A-Z2-7]{26}$`)            // crypto/rand's Text
 	partGrammar    = regexp.MustCompile(`^([a-z][a-z0-9-]{0,39})?$`) // of manifests, which know no reserved words here; it is shown as it is
 	termGrammar    = regexp.MustCompile(`^[A-Za-z0-9._+-]{0,64}$`)
 )
