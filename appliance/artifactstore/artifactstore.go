@@ -23,12 +23,16 @@ import (
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/artifacts"
 	"github.com/novox/mesh/appliance/disk"
+	"github.com/novox/mesh/appliance/fair"
 	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/wire"
 	"github.com/novox/mesh/embedded/registry"
 )
 
-const maxConnections = 512 // further ones wait
+const (
+	maxConnections = 512 // further ones wait
+	maxEach        = 64  // of one address; further ones are turned away
+)
 
 // Config is what a store needs; every field is required but Grace.
 type Config struct {
@@ -80,7 +84,7 @@ func (s *Store) Serve(ctx context.Context, l net.Listener, config *tls.Config, m
 	server.Protocols.SetHTTP1(true) // large blobs come faster than through HTTP/2's windows
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.ServeTLS(netutil.LimitListener(l, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(netutil.LimitListener(fair.Listener(l, maxEach), maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve artifacts: %w", err)
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/durable"
+	"github.com/novox/mesh/appliance/fair"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/wire"
@@ -33,6 +34,7 @@ import (
 const (
 	maxBinary      = 512 << 20 // bytes of a binary
 	maxConnections = 256       // further ones wait: a stranger who only connects takes no more of the process
+	maxEach        = 64        // of one address; further ones are turned away
 )
 
 // machines are what `uname -m` calls the architectures.
@@ -111,7 +113,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, config *tls.Config) 
 	server := &http.Server{Handler: mux, TLSConfig: config, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Minute, MaxHeaderBytes: 8 << 10}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.ServeTLS(netutil.LimitListener(l, maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(netutil.LimitListener(fair.Listener(l, maxEach), maxConnections), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve downloads: %w", err)
 	}
 	return nil

@@ -86,7 +86,8 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// SAFE-2: strangers who only connect take a bounded part of the process, and whoever comes after them is served once they are cut off.
+// SAFE-2: strangers who only connect take a bounded part of the process, however many they are, and whoever comes after them is served once
+// they are cut off.
 func TestConnectionsAreBounded(t *testing.T) {
 	server, client := identities(t)
 	self, err := os.Executable()
@@ -107,14 +108,17 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	counted := &counting{Listener: inner}
 	go s.Serve(t.Context(), counted, server.server)
-	for range maxConnections + 20 {
-		c, err := net.Dial("tcp", inner.Addr().String())
+	from := func(host int) *net.Dialer {
+		return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(host))}}
+	}
+	for i := range maxConnections + 20 {
+		c, err := from(2+i/maxEach).Dial("tcp", inner.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
 	}
-	h := http.Client{Transport: &http.Transport{TLSClientConfig: client}, Timeout: 30 * time.Second}
+	h := http.Client{Transport: &http.Transport{TLSClientConfig: client, DialContext: from(100).DialContext}, Timeout: 30 * time.Second}
 	defer h.CloseIdleConnections()
 	res, err := h.Head("https://" + inner.Addr().String() + r.Agent.Path)
 	if err != nil || res.StatusCode != http.StatusOK {
