@@ -1,6 +1,8 @@
 package appliancetest_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -85,4 +87,28 @@ func TestRemoveModule(t *testing.T) {
 	}
 	rollback(t, m, operators.Rollback{Name: "n1"}) // DEC-9: what was approved can be approved again, whatever became of the intent
 	wantStates(t, n1, "one", "running")
+}
+
+// DEC-1, SAFE-1, SAFE-2: what is too long for one declaration is refused before it is approved, and keeps nobody else from theirs.
+func TestPushTooLong(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	m.AddNode("n1")
+	manifest := fmt.Sprintf(`{"module": "app", "resources": [{"kind": "file", "path": "${dir}/file", "content": %q}]}`, strings.Repeat("x", 100<<10))
+	m.Must(operators.ModuleRegister, operators.RegisterModule{Manifest: []byte(manifest)}, nil)
+	for i := range 12 {
+		m.Must(operators.ModuleAssign, operators.AssignModule{Module: "app", Node: "n1", As: appliance.InstanceName(fmt.Sprintf("app%d", i))}, nil)
+	}
+	assign(m, "hub")
+	before := m.Node("n1")
+	if err := m.Call(operators.PlanPush, operators.Scope{}, nil); appliance.KindOf(err) != appliance.Conflict || !strings.Contains(err.Error(), "n1") || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("too long: %v", err)
+	}
+	m.Current()
+	if n := m.Node("n1"); n.Number != before.Number || n.Unpushed != before.Unpushed {
+		t.Errorf("n1 is at %s with %d changes, was at %s with %d", n.Number, n.Unpushed, before.Number, before.Unpushed)
+	}
+	if n := m.Node("hub"); n.Unpushed != 0 {
+		t.Errorf("the hub has %d changes", n.Unpushed)
+	}
 }
