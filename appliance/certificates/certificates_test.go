@@ -27,6 +27,7 @@ func TestDue(t *testing.T) {
 	was := func(ago time.Duration, key string, names ...string) certificates.Certificate {
 		return certificates.Certificate{Node: one, Instance: "web", Name: "tls", Names: names, Request: []byte(key), DER: []byte("c"), IssuedAt: now.Add(-ago)}
 	}
+	keys := func(n int, c certificates.Certificate) certificates.Certificate { c.Keys = n; return c }
 	web := asks(one, "web", "tls", "k")
 	due := []certificates.Certificate{{Node: one, Instance: "web", Name: "tls", Names: names, Request: []byte("k")}}
 	for name, c := range map[string]struct {
@@ -34,12 +35,15 @@ func TestDue(t *testing.T) {
 		issued   []certificates.Certificate
 		due      []certificates.Certificate
 		later    []appliance.NodeID
+		in       time.Duration
 	}{
 		"nothing asked":   {},
 		"asked":           {requests: []certificates.Request{web}, due: due},
 		"answered":        {requests: []certificates.Request{web}, issued: []certificates.Certificate{was(time.Second, "k", names...)}},
 		"another key":     {requests: []certificates.Request{web}, issued: []certificates.Certificate{was(time.Hour, "j", names...)}, due: due},
-		"keys in a row":   {requests: []certificates.Request{web}, issued: []certificates.Certificate{was(time.Second, "j", names...)}, later: []appliance.NodeID{one}},
+		"keys in a row":   {requests: []certificates.Request{web}, issued: []certificates.Certificate{was(time.Second, "j", names...)}, later: []appliance.NodeID{one}, in: 4 * time.Second},
+		"ten in a row":    {requests: []certificates.Request{web}, issued: []certificates.Certificate{keys(10, was(time.Hour, "j", names...))}, later: []appliance.NodeID{one}, in: 1520 * time.Second},
+		"a day of keys":   {requests: []certificates.Request{web}, issued: []certificates.Certificate{keys(1000, was(6*time.Hour, "j", names...))}, due: due},
 		"other names":     {requests: []certificates.Request{web}, issued: []certificates.Certificate{was(time.Second, "k", names[0])}, due: due},
 		"another's":       {requests: []certificates.Request{web}, issued: []certificates.Certificate{{Node: two, Instance: "web", Name: "tls", Names: names, Request: []byte("k")}}, due: due},
 		"unknown name":    {requests: []certificates.Request{asks(one, "web", "more", "k")}},
@@ -49,9 +53,12 @@ func TestDue(t *testing.T) {
 		"two nodes, one name": {requests: []certificates.Request{web, asks(two, "web", "tls", "l")},
 			due: append(due[:1:1], certificates.Certificate{Node: two, Instance: "web", Name: "tls", Names: []string{"web.internal"}, Request: []byte("l")})},
 	} {
-		got, later := certificates.Due(plans, c.requests, c.issued, now, 5*time.Second)
+		got, later, in := certificates.Due(plans, c.requests, c.issued, now, 5*time.Second)
 		if d := cmp.Diff(c.due, got); d != "" {
 			t.Errorf("%s: due (-want +got):\n%s", name, d)
+		}
+		if in != c.in {
+			t.Errorf("%s: in %s, want %s", name, in, c.in)
 		}
 		if d := cmp.Diff(c.later, later); d != "" {
 			t.Errorf("%s: later (-want +got):\n%s", name, d)

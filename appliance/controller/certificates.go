@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/novox/mesh/appliance"
@@ -14,7 +16,7 @@ import (
 	"github.com/novox/mesh/appliance/store"
 )
 
-// restAfterKey is the least time between certificates for one key after another.
+// restAfterKey is the least time between the certificates for one key and the next; for further ones it doubles.
 const restAfterKey = 2 * time.Second
 
 // certify signs what these nodes ask for and their approved plans name (PKI-3). It comes before they are rendered, so that what a kill
@@ -39,7 +41,7 @@ func (c *Controller) certify(ctx context.Context, approved map[appliance.NodeID]
 	if err != nil {
 		return false, err
 	}
-	due, later := certificates.Due(plans, requests, issued, time.Now(), restAfterKey)
+	due, later, in := certificates.Due(plans, requests, issued, time.Now(), restAfterKey)
 	for _, want := range due {
 		if err := c.sign(&want); err != nil {
 			c.log.Warn("certificate not issued", "node", want.Node, "instance", want.Instance, "name", want.Name, "err", err)
@@ -51,9 +53,43 @@ func (c *Controller) certify(ctx context.Context, approved map[appliance.NodeID]
 		signed = true
 	}
 	if len(later) > 0 {
-		time.AfterFunc(restAfterKey, func() { c.due.add(later...) })
+		c.waiting.add(later, in, c.due.add)
 	}
 	return signed, nil
+}
+
+// waiting are nodes whose certificates are looked at again: all together, however often they ask.
+type waiting struct {
+	mu    sync.Mutex
+	nodes map[appliance.NodeID]bool
+	timer *time.Timer
+	at    time.Time
+}
+
+func (w *waiting) add(nodes []appliance.NodeID, in time.Duration, then func(...appliance.NodeID)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nodes == nil {
+		w.nodes = map[appliance.NodeID]bool{}
+	}
+	for _, n := range nodes {
+		w.nodes[n] = true
+	}
+	at := time.Now().Add(in)
+	if w.timer != nil && !at.Before(w.at) {
+		return
+	}
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	w.at = at
+	w.timer = time.AfterFunc(in, func() {
+		w.mu.Lock()
+		all := slices.Collect(maps.Keys(w.nodes))
+		w.nodes, w.timer = nil, nil
+		w.mu.Unlock()
+		then(all...)
+	})
 }
 
 // sign completes a certificate that is due.

@@ -47,6 +47,7 @@ type Controller struct {
 	roster  roster
 	members members
 	due     due
+	waiting waiting // for their next certificate
 	tokens  limits
 	turns   turns
 

@@ -47,7 +47,10 @@ func (s *Store) Certificates(ctx context.Context) (all []certificates.Certificat
 
 func presentCertificates(ctx context.Context, tx pgx.Tx) ([]certificates.Certificate, error) {
 	return rows[certificates.Certificate](ctx, tx, `
-		SELECT node, instance, name, names, request, der, serial, issued_at, ends_at FROM certificate WHERE present ORDER BY node, instance, name`)
+		SELECT node, instance, name, names, request, der, serial, issued_at, ends_at,
+			(SELECT count(DISTINCT o.request) FROM certificate AS o WHERE o.node = c.node AND o.instance = c.instance AND o.name = c.name
+				AND o.issued_at > c.issued_at - interval '1 day' AND o.request <> c.request) AS keys
+		FROM certificate AS c WHERE present ORDER BY node, instance, name`)
 }
 
 // IssueCertificate records a certificate in the place of the present one, unless that is for the same request and names already and

@@ -1,0 +1,2 @@
+-- +goose Up
+CREATE INDEX certificate_issued ON certificate (node, instance, name, issued_at);
