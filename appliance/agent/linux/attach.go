@@ -13,8 +13,9 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// beside is a command that runs as the process does: its user, its folder, its environment.
-func (e processes) beside(r wire.Resource, command []string) (run.Command, error) {
+// beside is a command that runs as the process does: its user, its folder, its environment, and its cgroup while it runs, so that nothing of
+// a module is in the agent's, and what the command leaves behind ends with the process (DEC-8).
+func (e processes) beside(ctx context.Context, r wire.Resource, command []string) (run.Command, error) {
 	w, err := e.wanted(r)
 	if err != nil {
 		return run.Command{}, err
@@ -32,11 +33,14 @@ func (e processes) beside(r wire.Resource, command []string) (run.Command, error
 		c.Environment = append(c.Environment, name+"="+value)
 	}
 	slices.Sort(c.Environment)
+	if is, err := e.keeper.status(ctx, w.named); err == nil && is.PID > 0 {
+		c.Group = run.Group(is.PID)
+	}
 	return c, nil
 }
 
 func (e processes) Exec(ctx context.Context, r wire.Resource, a host.Attachment) (int, error) {
-	c, err := e.beside(r, a.Command)
+	c, err := e.beside(ctx, r, a.Command)
 	if err != nil {
 		return 0, err
 	}

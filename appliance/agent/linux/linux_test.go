@@ -20,6 +20,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
+	"github.com/novox/mesh/appliance/agent/linux/run"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/supervise"
 	"github.com/novox/mesh/appliance/wire"
@@ -701,6 +702,26 @@ func TestProcess(t *testing.T) {
 	}
 	if err := m.Processes.Check(t.Context(), web, []string{"printenv", "MESH_INSTANCE"}); err != nil {
 		t.Error(err)
+	}
+
+	// DEC-8: what a check leaves behind is not the agent's: it is where the process is, and goes with it.
+	left := filepath.Join(in.Module("hello"), "left")
+	if err := errors.Join(os.Mkdir(left, 0o777), os.Chmod(left, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Processes.Check(t.Context(), web, []string{"sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $! >" + left + "/pid"}); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(filepath.Join(left, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leftBehind, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if group := run.Group(status().PID); group != "" && run.Group(leftBehind) != group {
+		t.Errorf("a check's child is in %s, the process in %s", run.Group(leftBehind), group)
 	}
 
 	child := status().PID // DEC-6, DEC-8: a killed supervisor is seen, and another takes the process over

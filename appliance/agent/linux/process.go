@@ -210,7 +210,7 @@ func (e processes) Log(ctx context.Context, r wire.Resource, n int) ([]string, e
 }
 
 func (e processes) Check(ctx context.Context, r wire.Resource, command []string) error {
-	c, err := e.beside(r, command)
+	c, err := e.beside(ctx, r, command)
 	if err != nil {
 		return err
 	}

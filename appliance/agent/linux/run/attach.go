@@ -63,7 +63,7 @@ func attachPipes(_ context.Context, cmd *exec.Cmd, a Attached) error {
 			return err
 		}
 	}
-	if err := start(cmd, a.As != nil); err != nil {
+	if err := start(cmd, a.Command); err != nil {
 		return err
 	}
 	if feed != nil {
@@ -92,7 +92,7 @@ func attachTerminal(ctx context.Context, cmd *exec.Cmd, a Attached) error {
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
 	cmd.SysProcAttr.Setctty = true
-	if err := start(cmd, a.As != nil); err != nil {
+	if err := start(cmd, a.Command); err != nil {
 		return err
 	}
 	theirs.Close()

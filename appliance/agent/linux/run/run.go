@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -35,6 +36,7 @@ type Command struct {
 	Environment []string
 	Directory   string              // empty: /
 	As          *syscall.Credential // nil: as the caller; another user can gain no privileges
+	Group       string              // folder of the cgroup it runs in; empty: the caller's
 }
 
 // Find gives the absolute path of a program in Path; NotFound where it is not there.
@@ -67,7 +69,7 @@ func Output(ctx context.Context, c Command) ([]byte, error) {
 	cmd.WaitDelay = time.Second                                                          // for a grandchild that holds the output
 	var out tail
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err = start(cmd, c.As != nil); err == nil {
+	if err = start(cmd, c); err == nil {
 		err = cmd.Wait()
 	}
 	if ctx.Err() != nil {
@@ -79,9 +81,18 @@ func Output(ctx context.Context, c Command) ([]byte, error) {
 	return out.data, fmt.Errorf("run %s: %w%s", filepath.Base(path), err, out.words())
 }
 
-// start is cmd.Start, where plain with no new privileges. That belongs to a thread and cannot be taken back, so the thread ends with it.
-func start(cmd *exec.Cmd, plain bool) error {
-	if !plain {
+// start is cmd.Start in the command's cgroup, for another user with no new privileges and no better a place than others have when memory
+// runs out. The first belongs to a thread and cannot be taken back, so the thread ends with it.
+func start(cmd *exec.Cmd, c Command) error {
+	if c.Group != "" {
+		group, err := os.Open(c.Group)
+		if err != nil {
+			return err
+		}
+		defer group.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+	}
+	if c.As == nil {
 		return cmd.Start()
 	}
 	done := make(chan error)
@@ -93,7 +104,11 @@ func start(cmd *exec.Cmd, plain bool) error {
 		}
 		done <- err
 	}()
-	return <-done
+	err := <-done
+	if err == nil {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("0"), 0) // it may be over already
+	}
+	return err
 }
 
 // ExitCode is what the program ended with; -1 when it did not get that far.
