@@ -134,6 +134,9 @@ func section(a *txtar.Archive, name string) string {
 func outcome(t *testing.T, in resolve.Intent, facts render.Facts) []txtar.File {
 	t.Helper()
 	plans, err := resolve.Resolve(in)
+	if err == nil { // as if everything was being assigned now
+		err = in.Fits(func(resolve.Assignment) bool { return true })
+	}
 	if err != nil {
 		return []txtar.File{refusal(err)}
 	}

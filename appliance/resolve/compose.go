@@ -74,29 +74,34 @@ func (in Intent) resolveInstance(n Node, a Assignment, recorded []Port, chosen C
 	m := in.Modules[a.Module]
 	i := Instance{Name: a.Instance, Module: a.Module, Stopped: a.Stopped || n.Drained && !m.Base(), Resources: m.Resources,
 		NoRollback: m.Upgrade != nil && m.Upgrade.Rollback == "none"}
+	i.Ports = resolvePorts(m, a.Instance, recorded)
+	i.Certificates = certificates(m, a.Instance, n.Name)
+	i.Artifacts = artifacts(m)
+	var err error
+	i.Settings, err = settings(chosen, m, n, a.Instance)
+	return i, err
+}
+
+// resolvePorts gives an instance's ports with their numbers; of those recorded on its node it takes its own.
+func resolvePorts(m *manifest.Manifest, instance appliance.InstanceName, recorded []Port) map[string]ResolvedPort {
+	var resolved map[string]ResolvedPort
 	for name, p := range m.Ports {
 		var given, assigned uint16
 		for _, r := range recorded {
 			switch {
-			case r.Instance != a.Instance || r.Name != name:
+			case r.Instance != instance || r.Name != name:
 			case r.Given:
 				given = r.Number
 			case p.Assign:
 				assigned = r.Number
 			}
 		}
-		if i.Ports == nil {
-			i.Ports = map[string]ResolvedPort{}
+		if resolved == nil {
+			resolved = map[string]ResolvedPort{}
 		}
-		i.Ports[name] = ResolvedPort{Number: ports.Number(given, assigned, p.Number), Protocol: p.Protocol, From: p.From}
+		resolved[name] = ResolvedPort{Number: ports.Number(given, assigned, p.Number), Protocol: p.Protocol, From: p.From}
 	}
-	i.Certificates = certificates(m, a.Instance, n.Name)
-	var err error
-	if i.Artifacts, err = artifacts(m, n, a.Instance); err != nil {
-		return i, err
-	}
-	i.Settings, err = settings(chosen, m, n, a.Instance)
-	return i, err
+	return resolved
 }
 
 func (in Intent) checkAssignments(nodes map[appliance.NodeID]Node) error {
@@ -183,7 +188,7 @@ func (in Intent) checkSeats(nodes map[appliance.NodeID]Node) error {
 
 // checkNode sees that nothing on one node has two owners: ports (PORT-2), and paths outside the instances' own folders (DEC-13).
 func (in Intent) checkNode(n Node, plan Plan) error {
-	bound := slices.Clone(in.Carried[n.ID])
+	var bound []ports.Bound
 	for _, i := range plan.Instances {
 		for name, p := range i.Ports {
 			bound = append(bound, ports.Bound{Number: p.Number, Protocol: p.Protocol, Holder: ports.Holder(i.Name, name)})

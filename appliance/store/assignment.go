@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -18,6 +19,7 @@ import (
 // Assign records that a module runs on a node, under the module's own name when Instance is empty, and assigns the ports its manifest
 // leaves to the mesh. What cannot be resolved afterwards is refused.
 func (s *Store) Assign(ctx context.Context, by By, a resolve.Assignment) error {
+	a.Instance = cmp.Or(a.Instance, appliance.InstanceName(a.Module))
 	return s.change(ctx, "assign "+string(a.Module), by, func(tx pgx.Tx) error {
 		if err := lockMesh(ctx, tx); err != nil {
 			return err
@@ -25,7 +27,7 @@ func (s *Store) Assign(ctx context.Context, by By, a resolve.Assignment) error {
 		if err := assign(ctx, tx, by, a); err != nil {
 			return err
 		}
-		return judge(ctx, tx)
+		return judgeChanged(ctx, tx, func(o resolve.Assignment) bool { return o.Instance == a.Instance && o.Node == a.Node })
 	})
 }
 

@@ -174,10 +174,17 @@ func artifactStore(ctx context.Context, tx pgx.Tx, mesh appliance.MeshID) (at wi
 
 // judge refuses a change after which the intent would no longer resolve.
 func judge(ctx context.Context, tx pgx.Tx) error {
+	return judgeChanged(ctx, tx, func(resolve.Assignment) bool { return false })
+}
+
+// judgeChanged is judge, and refuses the assignments that are made, or made otherwise, where their node cannot carry them.
+func judgeChanged(ctx context.Context, tx pgx.Tx, changes func(resolve.Assignment) bool) error {
 	i, err := intent(ctx, tx)
 	if err != nil {
 		return err
 	}
-	_, err = resolve.Resolve(i)
-	return err
+	if _, err := resolve.Resolve(i); err != nil {
+		return err
+	}
+	return i.Fits(changes)
 }

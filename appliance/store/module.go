@@ -9,6 +9,7 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/manifest"
+	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -29,7 +30,7 @@ func (s *Store) RegisterModule(ctx context.Context, by By, m *manifest.Manifest)
 		if err := register(ctx, tx, by, m); err != nil {
 			return err
 		}
-		return judge(ctx, tx)
+		return judgeChanged(ctx, tx, func(a resolve.Assignment) bool { return a.Module == m.Module })
 	})
 }
 

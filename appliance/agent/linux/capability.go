@@ -14,13 +14,13 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-// capabilities says what this node understands: containers only where an engine answers, whenever that was installed. The binary is read
-// once: what runs does not change when its file does.
-func capabilities(c Config, engine func() string) func() wire.Capabilities {
+// capabilities says what this node understands: containers only where an engine answers, whenever that was installed, or where it has
+// some that are to be stopped or removed once it answers again. The binary is read once: what runs does not change when its file does.
+func capabilities(c Config, engine func() string, had func() bool) func() wire.Capabilities {
 	digest := sync.OnceValue(binaryDigest)
 	return func() wire.Capabilities {
 		answers, kinds := engine(), slices.Clone(wire.ResourceKinds)
-		if answers == "" {
+		if answers == "" && !had() {
 			kinds = slices.DeleteFunc(kinds, func(k wire.ResourceKind) bool { return k == wire.Container })
 		}
 		return wire.Capabilities{

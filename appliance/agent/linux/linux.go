@@ -66,7 +66,7 @@ func New(c Config) (host.Machine, error) {
 		Processes:    processes{c, keeperFor(c)},
 		Containers:   containers,
 		Overlay:      net,
-		Capabilities: capabilities(c, containers.Runtime),
+		Capabilities: capabilities(c, containers.Runtime, containers.Had),
 		Warnings:     net.warnings,
 		MachineID:    machineID,
 		Space:        func() (disk.Space, error) { return disk.Look(c.Installation.Dir) },

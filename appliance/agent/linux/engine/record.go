@@ -39,6 +39,12 @@ func (e *Engine) changed() (changed, error) {
 	return was, nil
 }
 
+// Had says whether anything was pulled for containers and is here still.
+func (e *Engine) Had() bool {
+	was, err := e.changed()
+	return err == nil && len(was.Images) > 0
+}
+
 func (e *Engine) remember(was changed) error {
 	if len(was.Folders)+len(was.Before)+len(was.Images) == 0 {
 		if err := os.Remove(e.config.Record); err != nil && !errors.Is(err, fs.ErrNotExist) {
