@@ -2,6 +2,7 @@ package appliancetest_test
 
 import (
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
@@ -17,6 +18,7 @@ import (
 	"github.com/novox/mesh/appliance/certificates"
 	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/pki"
+	"github.com/novox/mesh/appliance/store"
 	"github.com/novox/mesh/appliance/wire"
 )
 
@@ -178,7 +180,7 @@ func TestCertificatesAfterAKill(t *testing.T) {
 	m.StopController()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	asks := []wire.CertificateRequest{{Instance: "site", Name: "web", Request: must(pki.MakeRequest(key))(t)}}
-	if _, err := m.Store.RecordReport(t.Context(), n.ID, sequence(t, n)+1, time.Now(), wire.Report{Facts: &wire.Facts{Requests: &asks}}, false); err != nil {
+	if _, err := m.Store.RecordReport(t.Context(), store.Speaker{Node: n.ID, Identity: n.Keys.Identity.Public().(ed25519.PublicKey)}, sequence(t, n)+1, time.Now(), wire.Report{Facts: &wire.Facts{Requests: &asks}}, false); err != nil {
 		t.Fatal(err)
 	}
 	m.StartController()

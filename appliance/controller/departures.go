@@ -24,7 +24,7 @@ func (c *Controller) removeNode(ctx context.Context, a asked) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := c.remove(ctx, a.by, id)
+	done, err := c.remove(ctx, id, a.by.Who, func() (store.RemovedNode, error) { return c.cfg.Store.RemoveNode(ctx, a.by, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +36,8 @@ func (c *Controller) removeNode(ctx context.Context, a asked) (any, error) {
 }
 
 // remove records that a node is none and has broker and nodes know at once; what fails of that comes round again.
-func (c *Controller) remove(ctx context.Context, by store.By, id appliance.NodeID) (store.RemovedNode, error) {
-	done, err := c.cfg.Store.RemoveNode(ctx, by, id)
+func (c *Controller) remove(ctx context.Context, id appliance.NodeID, by string, record func() (store.RemovedNode, error)) (store.RemovedNode, error) {
+	done, err := record()
 	if err != nil {
 		return done, err
 	}
@@ -50,13 +50,14 @@ func (c *Controller) remove(ctx context.Context, by store.By, id appliance.NodeI
 		c.log.Error("compose membership", "err", err)
 		c.members.changed()
 	}
-	c.log.Info("node removed", "node", done.Name, "id", id, "by", by.Who)
+	c.log.Info("node removed", "node", done.Name, "id", id, "by", by)
 	return done, nil
 }
 
 // hearLeaving removes a node that says it leaves.
-func (c *Controller) hearLeaving(ctx context.Context, id appliance.NodeID) bus.Verdict {
-	_, err := c.remove(ctx, store.By{Who: wire.NodeUser(id), At: time.Now()}, id)
+func (c *Controller) hearLeaving(ctx context.Context, who store.Speaker) bus.Verdict {
+	id, by := who.Node, store.By{Who: wire.NodeUser(who.Node), At: time.Now()}
+	_, err := c.remove(ctx, id, by.Who, func() (store.RemovedNode, error) { return c.cfg.Store.LeaveNode(ctx, by, who) })
 	if kind := appliance.KindOf(err); err != nil && (kind == appliance.Conflict || kind == appliance.NotFound) {
 		return bus.Dead(err.Error())
 	}

@@ -12,25 +12,27 @@ import (
 )
 
 // said opens what a node says on a subject of its own: under its live key, in its name, to this mesh (NODE-5).
-func (c *Controller) said(m bus.Message, token int, kind wire.Kind) (appliance.NodeID, wire.Header, []byte, error) {
+func (c *Controller) said(m bus.Message, token int, kind wire.Kind) (store.Speaker, wire.Header, []byte, error) {
 	id := appliance.NodeID(wire.Token(m.Subject, token))
 	key, ok := c.roster.key(id)
+	who := store.Speaker{Node: id, Identity: key}
 	if !ok {
-		return id, wire.Header{}, nil, appliance.Errorf(appliance.Denied, "hear %s: no node %s", kind, appliance.Quote(string(id)))
+		return who, wire.Header{}, nil, appliance.Errorf(appliance.Denied, "hear %s: no node %s", kind, appliance.Quote(string(id)))
 	}
 	h, body, err := wire.Open(m.Data, kind, key)
 	if err != nil {
-		return id, h, nil, err
+		return who, h, nil, err
 	}
 	if h.From != string(id) || h.Mesh != c.mesh.ID || h.To != string(c.mesh.ID) {
-		return id, h, nil, appliance.Errorf(appliance.Denied, "hear %s: signed from %s to %s, heard from %s", kind, appliance.Quote(h.From), appliance.Quote(h.To), id)
+		return who, h, nil, appliance.Errorf(appliance.Denied, "hear %s: signed from %s to %s, heard from %s", kind, appliance.Quote(h.From), appliance.Quote(h.To), id)
 	}
-	return id, h, body, nil
+	return who, h, body, nil
 }
 
 // hearReport records what a node did, or a fact it states.
 func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict {
-	id, h, body, err := c.said(m, 2, wire.KindReport)
+	who, h, body, err := c.said(m, 2, wire.KindReport)
+	id := who.Node
 	if err != nil {
 		return bus.Dead(err.Error())
 	}
@@ -39,7 +41,7 @@ func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict 
 		return bus.Dead(err.Error())
 	}
 	if report.Facts != nil && report.Facts.Leaving {
-		return c.hearLeaving(ctx, id)
+		return c.hearLeaving(ctx, who)
 	}
 	superseded := false
 	c.roster.with(id, func(n *member) {
@@ -52,7 +54,7 @@ func (c *Controller) hearReport(ctx context.Context, m bus.Message) bus.Verdict 
 			}
 		}
 	})
-	recorded, err := c.cfg.Store.RecordReport(ctx, id, h.Sequence, h.Time, report, superseded)
+	recorded, err := c.cfg.Store.RecordReport(ctx, who, h.Sequence, h.Time, report, superseded)
 	if recorded && report.Facts != nil && report.Facts.Requests != nil {
 		c.due.add(id) // there may be something to sign
 	}
@@ -69,7 +71,8 @@ const sendAgain = 2 * time.Second
 
 // hearAlive notes that a node is there, and sends again what its alive shows to be lacking. It waits for nothing.
 func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
-	id, h, body, err := c.said(m, 2, wire.KindAlive)
+	who, h, body, err := c.said(m, 2, wire.KindAlive)
+	id := who.Node
 	if err != nil {
 		if !c.hearDeparted(id, m) {
 			c.log.Warn("alive refused", "subject", m.Subject, "err", err)

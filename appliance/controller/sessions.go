@@ -188,7 +188,8 @@ func (c *Controller) forward(r *relay, frame wire.Ask) error {
 
 // hearOutput hands a node's frame to the operator of the session, signed by the mesh.
 func (c *Controller) hearOutput(_ context.Context, m bus.Message) {
-	id, _, body, err := c.said(m, 2, wire.KindOutput)
+	who, _, body, err := c.said(m, 2, wire.KindOutput)
+	id := who.Node
 	if err != nil {
 		c.log.Warn("output refused", "subject", m.Subject, "err", err)
 		return

@@ -66,10 +66,10 @@ func BenchmarkRecordReport(b *testing.B) {
 	for i := range 20 {
 		report.Outcomes = append(report.Outcomes, wire.Outcome{ID: fmt.Sprintf("web/file/%d", i), Instance: "web", Kind: wire.File, Status: wire.Unchanged})
 	}
-	sequence := uint64(0)
+	sequence, hub := uint64(0), speaker(b, s, g.Hub.ID)
 	for b.Loop() {
 		sequence++
-		if _, err := s.RecordReport(b.Context(), g.Hub.ID, sequence, start, report, false); err != nil {
+		if _, err := s.RecordReport(b.Context(), hub, sequence, start, report, false); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -34,10 +34,22 @@ type RemovedNode struct {
 // RemoveNode takes a node out of the records with everything that is keyed by it; its name and address are free (NODE-8). Its
 // certificates are revoked, and its machine is let in to be told so for a while. The audit keeps what it was. Nothing is asked about
 // what needs an instance there: a stolen machine goes at once, and the next plan says what is lacking. The hub's own node stays.
-func (s *Store) RemoveNode(ctx context.Context, by By, id appliance.NodeID) (done RemovedNode, err error) {
+func (s *Store) RemoveNode(ctx context.Context, by By, id appliance.NodeID) (RemovedNode, error) {
+	return s.removeNode(ctx, by, id, func(pgx.Tx) error { return nil })
+}
+
+// LeaveNode is RemoveNode at the node's own word.
+func (s *Store) LeaveNode(ctx context.Context, by By, who Speaker) (RemovedNode, error) {
+	return s.removeNode(ctx, by, who.Node, func(tx pgx.Tx) error { return who.live(ctx, tx) })
+}
+
+func (s *Store) removeNode(ctx context.Context, by By, id appliance.NodeID, may func(pgx.Tx) error) (done RemovedNode, err error) {
 	err = s.change(ctx, "remove node "+string(id), by, func(tx pgx.Tx) error {
 		n, err := lockedNode(ctx, tx, id)
 		if err != nil {
+			return err
+		}
+		if err := may(tx); err != nil {
 			return err
 		}
 		if n.Hub {

@@ -57,7 +57,7 @@ func lived(t *testing.T, s *store.Store, id appliance.NodeID) {
 	digest := appliance.DigestOf([]byte("content"))
 	number, _, err := s.IssueDeclaration(ctx, id, digest, 1, func(appliance.Number) ([]byte, error) { return []byte("e"), nil })
 	carried, requests := []wire.CarriedPort{{Port: 53, Protocol: "udp", Part: "resolver"}}, []wire.CertificateRequest{{Instance: "web", Name: "web", Request: []byte("r")}}
-	_, err1 := s.RecordReport(ctx, id, 7, start, wire.Report{Version: 1, About: &wire.About{Number: number, Digest: digest}, Facts: &wire.Facts{Carried: &carried, Requests: &requests},
+	_, err1 := s.RecordReport(ctx, speaker(t, s, id), 7, start, wire.Report{Version: 1, About: &wire.About{Number: number, Digest: digest}, Facts: &wire.Facts{Carried: &carried, Requests: &requests},
 		Outcomes: []wire.Outcome{{ID: "web/user/web", Instance: "web", Kind: wire.User, Status: wire.Applied}}, Health: []wire.Health{{Instance: "web", State: wire.Healthy, Since: start}},
 		Kept: []wire.Kept{{Instance: "old", Path: "/data"}}, Warnings: []wire.Warning{{Code: "w", Severity: "info", Text: "w"}}}, false)
 	_, err2 := s.IssueCertificate(ctx, by(), certificates.Certificate{Node: id, Instance: "web", Name: "web", Names: []string{"web.internal"},
@@ -297,7 +297,12 @@ func TestReplaceNode(t *testing.T) {
 	if err != nil || states[1].Reported != "" || states[1].Current() || states[1].Declared == "" {
 		t.Errorf("%+v, %v", states[1], err)
 	}
-	if recorded, err := s.RecordReport(t.Context(), n.Node, 1, start, wire.Report{About: &wire.About{Number: states[1].Sent, Digest: states[1].Declared}}, false); err != nil || !recorded {
+	old := speakerWith(t, n.Node, c.Keys.Identity) // whose words were under way
+	_, err = s.RecordReport(t.Context(), old, 1<<62, start, wire.Report{About: &wire.About{Number: states[1].Sent, Digest: states[1].Declared}}, false)
+	wantRefusal(t, err, appliance.Denied, "")
+	_, err = s.LeaveNode(t.Context(), by(), old)
+	wantRefusal(t, err, appliance.Denied, "")
+	if recorded, err := s.RecordReport(t.Context(), speaker(t, s, n.Node), 1, start, wire.Report{About: &wire.About{Number: states[1].Sent, Digest: states[1].Declared}}, false); err != nil || !recorded {
 		t.Errorf("the new machine's first report: %t, %v", recorded, err)
 	}
 	if got, err := s.Revoked(t.Context(), start, 10); err != nil || !slices.Equal(got, []string{"def", "abc"}) {
@@ -334,7 +339,7 @@ func TestRemoveNodeAmidReports(t *testing.T) {
 		for i := range 4 {
 			all.Go(func() {
 				digest := appliance.DigestOf(fmt.Append(nil, i))
-				_, err := s.RecordReport(t.Context(), n.Node, uint64(i+1), start, wire.Report{About: &wire.About{Number: appliance.Number{Epoch: 1, Counter: 1}, Digest: digest},
+				_, err := s.RecordReport(t.Context(), speaker(t, s, n.Node), uint64(i+1), start, wire.Report{About: &wire.About{Number: appliance.Number{Epoch: 1, Counter: 1}, Digest: digest},
 					Outcomes: []wire.Outcome{{ID: "x", Status: wire.Applied}}}, false)
 				_, _, err1 := s.IssueDeclaration(t.Context(), n.Node, digest, 1, func(appliance.Number) ([]byte, error) { return []byte("e"), nil })
 				err2 := s.Seen(t.Context(), []store.Seen{{Node: n.Node, At: start}})

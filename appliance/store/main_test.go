@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -175,4 +176,28 @@ func wantRefusal(t testing.TB, err error, kind appliance.Kind, reason appliance.
 	if e.Hint == "" && e.Next == "" {
 		t.Errorf("%v: no way out", err)
 	}
+}
+
+// speaker is the machine that is a node now.
+func speaker(t testing.TB, s *store.Store, id appliance.NodeID) store.Speaker {
+	t.Helper()
+	nodes, err := s.Nodes(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		if n.ID == id {
+			return speakerWith(t, id, n.Keys.Identity)
+		}
+	}
+	return store.Speaker{Node: id}
+}
+
+func speakerWith(t testing.TB, id appliance.NodeID, identity string) store.Speaker {
+	t.Helper()
+	key, err := base64.StdEncoding.DecodeString(identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.Speaker{Node: id, Identity: key}
 }

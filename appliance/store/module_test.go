@@ -56,10 +56,10 @@ func TestAssign(t *testing.T) {
 	if _, err := record(t, s, g.Hub.ID, sent{sequence: 1, report: said()[0].report}); err != nil { // binds 4222
 		t.Fatal(err)
 	}
-	if _, err := s.RecordReport(t.Context(), g.Hub.ID, 2, start, said()[2].report, false); err != nil { // and 4223
+	if _, err := s.RecordReport(t.Context(), speaker(t, s, g.Hub.ID), 2, start, said()[2].report, false); err != nil { // and 4223
 		t.Fatal(err)
 	}
-	if _, err := s.RecordReport(t.Context(), g.Hub.ID, 3, start, reportOf(20000, 20002), false); err != nil { // no, these
+	if _, err := s.RecordReport(t.Context(), speaker(t, s, g.Hub.ID), 3, start, reportOf(20000, 20002), false); err != nil { // no, these
 		t.Fatal(err)
 	}
 	assign(t, s, "plain", "", g.Hub.ID)

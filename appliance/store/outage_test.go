@@ -35,7 +35,7 @@ func TestAway(t *testing.T) {
 	d.Away(t)
 	_, err := s.Enrol(t.Context(), by(), c)
 	wantAway(t, "Enrol", err)
-	_, err = s.RecordReport(t.Context(), g.Hub.ID, 1, start, wire.Report{About: about(1)}, false)
+	_, err = s.RecordReport(t.Context(), store.Speaker{Node: g.Hub.ID}, 1, start, wire.Report{About: about(1)}, false)
 	wantAway(t, "RecordReport", err)
 	_, err = s.Nodes(t.Context())
 	wantAway(t, "Nodes", err)

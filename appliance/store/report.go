@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -17,10 +19,29 @@ import (
 // that arrives after a younger report of facts alone is not lost.
 type sequences struct{ Account, Carried, Requests, Warnings uint64 }
 
+// Speaker is a machine by the key that it signs with: a node's words count only while that is the node's key. Who was replaced has the
+// id of its successor.
+type Speaker struct {
+	Node     appliance.NodeID
+	Identity ed25519.PublicKey
+}
+
+// live refuses who is the node no more. The caller holds a lock that a replacement takes.
+func (p Speaker) live(ctx context.Context, tx pgx.Tx) error {
+	var is bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM node_key WHERE node = $1 AND kind = 'identity' AND retired IS NULL AND public = $2)`,
+		p.Node, base64.StdEncoding.EncodeToString(p.Identity)).Scan(&is)
+	if err == nil && !is {
+		err = appliance.Errorf(appliance.Denied, "another machine is node %s by now", p.Node).WithHint("this one was replaced, and is told so")
+	}
+	return err
+}
+
 // RecordReport takes what is new in a report (BUS-13): an account of an apply unless superseded, facts and warnings always; nothing that a younger
 // report has said already. An account, a set of facts and the warnings each replace the recorded ones whole. It says whether anything
 // was recorded.
-func (s *Store) RecordReport(ctx context.Context, node appliance.NodeID, sequence uint64, at time.Time, r wire.Report, superseded bool) (recorded bool, err error) {
+func (s *Store) RecordReport(ctx context.Context, by Speaker, sequence uint64, at time.Time, r wire.Report, superseded bool) (recorded bool, err error) {
+	node := by.Node
 	what := fmt.Sprintf("record report %d of node %s", sequence, node)
 	if r.About == nil && r.Facts == nil {
 		return false, appliance.Errorf(appliance.Invalid, "%s: neither an account nor a fact", what).WithHint("an alive says that a node is there")
@@ -32,6 +53,9 @@ func (s *Store) RecordReport(ctx context.Context, node appliance.NodeID, sequenc
 		had, err := row[sequences](ctx, tx, `SELECT account, carried, requests, warnings FROM report WHERE node = $1 FOR NO KEY UPDATE`, node)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return appliance.Errorf(appliance.NotFound, "%s: there is no such node", what).WithNext("mesh node list")
+		}
+		if err == nil {
+			err = by.live(ctx, tx)
 		}
 		if err != nil {
 			return err

@@ -121,7 +121,7 @@ func order(all []sent) (sequences []uint64) {
 }
 
 func record(t *testing.T, s *store.Store, node appliance.NodeID, r sent) (bool, error) {
-	return s.RecordReport(t.Context(), node, r.sequence, start.Add(time.Duration(r.sequence)*time.Second), r.report, r.superseded)
+	return s.RecordReport(t.Context(), speaker(t, s, node), r.sequence, start.Add(time.Duration(r.sequence)*time.Second), r.report, r.superseded)
 }
 
 // BUS-13: in whatever order reports come, also twice, also at once, an older one never overwrites a younger, and a superseded account
@@ -163,16 +163,16 @@ func TestReportsInAnyOrder(t *testing.T) {
 // BUS-13, NODE-6, DEC-7, SAFE-1: a report that says nothing, one of nobody and one out of range are refused; current needs the digest last sent.
 func TestReportRefusedAndCurrent(t *testing.T) {
 	s, g := founded(t)
-	_, err := s.RecordReport(t.Context(), g.Hub.ID, 1, start, wire.Report{Warnings: []wire.Warning{{Code: "x"}}}, false)
+	_, err := s.RecordReport(t.Context(), speaker(t, s, g.Hub.ID), 1, start, wire.Report{Warnings: []wire.Warning{{Code: "x"}}}, false)
 	wantRefusal(t, err, appliance.Invalid, "")
-	_, err = s.RecordReport(t.Context(), appliance.NewNodeID(), 1, start, wire.Report{About: about(1)}, false)
+	_, err = s.RecordReport(t.Context(), speaker(t, s, appliance.NewNodeID()), 1, start, wire.Report{About: about(1)}, false)
 	wantRefusal(t, err, appliance.NotFound, "")
 	for _, sequence := range []uint64{0, 1 << 63} {
-		_, err = s.RecordReport(t.Context(), g.Hub.ID, sequence, start, wire.Report{About: about(1)}, false)
+		_, err = s.RecordReport(t.Context(), speaker(t, s, g.Hub.ID), sequence, start, wire.Report{About: about(1)}, false)
 		wantRefusal(t, err, appliance.Invalid, "")
 	}
 	bad := wire.Report{About: about(1), Outcomes: []wire.Outcome{{ID: "a", Status: "fine"}}}
-	_, err = s.RecordReport(t.Context(), g.Hub.ID, 1, start, bad, false)
+	_, err = s.RecordReport(t.Context(), speaker(t, s, g.Hub.ID), 1, start, bad, false)
 	wantRefusal(t, err, appliance.Invalid, "")
 	wantReported(t, s, enrolledNode(t, s, "n2").Node, nil)
 
