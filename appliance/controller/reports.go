@@ -119,7 +119,7 @@ func (c *Controller) hearAlive(_ context.Context, m bus.Message) {
 		return
 	}
 	select {
-	case c.seen <- store.Seen{Node: id, At: now, Alive: alive}:
+	case c.seen <- store.Seen{Speaker: who, At: now, Alive: alive}:
 	default: // the store is away and the queue full: the next alive says the same
 	}
 	if changed { // it understands something else now: compose for that

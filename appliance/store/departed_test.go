@@ -64,7 +64,7 @@ func lived(t *testing.T, s *store.Store, id appliance.NodeID) {
 		Request: []byte("r"), DER: []byte("c"), Serial: "def", IssuedAt: start, EndsAt: start.Add(2 * time.Hour)}, false)
 	_, err3 := s.IssueCertificate(ctx, by(), certificates.Certificate{Node: id, Instance: "web", Name: "past", Names: []string{"web.internal"},
 		Request: []byte("r"), DER: []byte("c"), Serial: "eee", IssuedAt: start.Add(-9000 * time.Hour), EndsAt: start.Add(-8000 * time.Hour)}, false)
-	err4 := s.Seen(ctx, []store.Seen{{Node: id, At: start, Alive: wire.Alive{Run: "r", Machine: "m"}}})
+	err4 := s.Seen(ctx, []store.Seen{{Speaker: speaker(t, s, id), At: start, Alive: wire.Alive{Run: "r", Machine: "m"}}})
 	err5 := s.ApprovePlans(ctx, by(), map[appliance.NodeID]resolve.Plan{id: {Version: 1, Node: id}})
 	if err := errors.Join(err, err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
@@ -302,6 +302,12 @@ func TestReplaceNode(t *testing.T) {
 	wantRefusal(t, err, appliance.Denied, "")
 	_, err = s.LeaveNode(t.Context(), by(), old)
 	wantRefusal(t, err, appliance.Denied, "")
+	if err := s.Seen(t.Context(), []store.Seen{{Speaker: old, At: start}}); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Enrol(t.Context(), by(), e); err != nil || !again.Repeated { // it has not connected itself
+		t.Errorf("the new machine asks once more: %+v, %v", again, err)
+	}
 	if recorded, err := s.RecordReport(t.Context(), speaker(t, s, n.Node), 1, start, wire.Report{About: &wire.About{Number: states[1].Sent, Digest: states[1].Declared}}, false); err != nil || !recorded {
 		t.Errorf("the new machine's first report: %t, %v", recorded, err)
 	}
@@ -342,7 +348,7 @@ func TestRemoveNodeAmidReports(t *testing.T) {
 				_, err := s.RecordReport(t.Context(), speaker(t, s, n.Node), uint64(i+1), start, wire.Report{About: &wire.About{Number: appliance.Number{Epoch: 1, Counter: 1}, Digest: digest},
 					Outcomes: []wire.Outcome{{ID: "x", Status: wire.Applied}}}, false)
 				_, _, err1 := s.IssueDeclaration(t.Context(), n.Node, digest, 1, func(appliance.Number) ([]byte, error) { return []byte("e"), nil })
-				err2 := s.Seen(t.Context(), []store.Seen{{Node: n.Node, At: start}})
+				err2 := s.Seen(t.Context(), []store.Seen{{Speaker: speaker(t, s, n.Node), At: start}})
 				for _, err := range []error{err, err1, err2} {
 					if err != nil && appliance.KindOf(err) != appliance.NotFound {
 						t.Error(err)

@@ -129,7 +129,7 @@ func TestEnrolRepeated(t *testing.T) {
 	_, err = s.Enrol(t.Context(), by(), changed)
 	wantRefusal(t, err, appliance.Conflict, enrol.AlreadyEnrolled)
 
-	if err := s.Seen(t.Context(), []store.Seen{{Node: done[0].Node, At: start}}); err != nil {
+	if err := s.Seen(t.Context(), []store.Seen{{Speaker: speaker(t, s, done[0].Node), At: start}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.Enrol(t.Context(), by(), c)

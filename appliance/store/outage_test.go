@@ -42,7 +42,7 @@ func TestAway(t *testing.T) {
 	_, _, err = s.IssueDeclaration(t.Context(), g.Hub.ID, about(1).Digest, 1, sealed)
 	wantAway(t, "IssueDeclaration", err)
 	wantAway(t, "Ping", s.Ping(t.Context()))
-	wantAway(t, "Seen", s.Seen(t.Context(), []store.Seen{{Node: g.Hub.ID, At: start}}))
+	wantAway(t, "Seen", s.Seen(t.Context(), []store.Seen{{Speaker: store.Speaker{Node: g.Hub.ID}, At: start}}))
 	_, err = store.Open(t.Context(), store.Config{DSN: d.DSN})
 	wantAway(t, "Open", err)
 	_, err = store.Open(t.Context(), store.Config{DSN: "host=" + t.TempDir() + " user=mesh dbname=mesh"})

@@ -219,8 +219,8 @@ func TestSeen(t *testing.T) {
 	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
 	for _, batch := range [][]store.Seen{
 		nil,
-		{{Node: second, At: at(1), Alive: alive}, {Node: appliance.NewNodeID(), At: at(1), Alive: alive}},
-		{{Node: second, At: at(2), Alive: alive}, {Node: g.Hub.ID, At: at(2), Alive: alive}, {Node: second, At: at(3), Alive: newer}},
+		{{Speaker: speaker(t, s, second), At: at(1), Alive: alive}, {Speaker: speaker(t, s, appliance.NewNodeID()), At: at(1), Alive: alive}},
+		{{Speaker: speaker(t, s, second), At: at(2), Alive: alive}, {Speaker: speaker(t, s, g.Hub.ID), At: at(2), Alive: alive}, {Speaker: speaker(t, s, second), At: at(3), Alive: newer}},
 	} {
 		if err := s.Seen(t.Context(), batch); err != nil {
 			t.Fatal(err)
@@ -241,7 +241,7 @@ func TestSeen(t *testing.T) {
 	}
 	// A clock that jumped ahead and came back does not hold last_seen where it was (SAFE-5).
 	for _, minutes := range []int{500000, 4} {
-		if err := s.Seen(t.Context(), []store.Seen{{Node: second, At: at(minutes), Alive: newer}}); err != nil {
+		if err := s.Seen(t.Context(), []store.Seen{{Speaker: speaker(t, s, second), At: at(minutes), Alive: newer}}); err != nil {
 			t.Fatal(err)
 		}
 	}
