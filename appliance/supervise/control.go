@@ -64,7 +64,7 @@ func listen(dir string) (net.Listener, error) {
 	return l, nil
 }
 
-// ask puts one question; NotReady with reason noSupervisor when nobody answers.
+// ask puts one question; NotReady with reason noSupervisor when nobody answers, or only to say that it leaves.
 func ask(ctx context.Context, dir, verb string) (Status, error) {
 	path, d, err := address(dir)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *supervisor) serve(l net.Listener) {
 				case s.requests <- r:
 					a = <-r.reply
 				case <-s.over:
-					a.Error = appliance.Errorf(appliance.NotReady, "%s process in %s: the supervisor is leaving", verb, s.dir)
+					a.Error = appliance.Errorf(appliance.NotReady, "%s process in %s: the supervisor is leaving", verb, s.dir).WithReason(noSupervisor)
 				}
 			}
 			conn.SetWriteDeadline(time.Now().Add(5 * time.Second))

@@ -772,3 +772,19 @@ func TestRunLetsGo(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A supervisor that leaves is no answer: who waits for its end goes on waiting.
+func TestLeaving(t *testing.T) {
+	dir := t.TempDir()
+	l, err := listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &supervisor{dir: dir, state: &state{}, requests: make(chan request), over: make(chan struct{})}
+	close(s.over)
+	go s.serve(l)
+	if _, err := ask(t.Context(), dir, verbTerminate); !noAnswer(err) || !strings.Contains(err.Error(), "the supervisor is leaving") {
+		t.Errorf("it says %v", err)
+	}
+}
