@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/agent/host"
@@ -17,26 +18,29 @@ import (
 type Leaving struct {
 	Carried bool // also what was raised from the binary: on a hub
 	Purge   bool // also data
+	// BeforeUsers removes what else belongs to users, when all but them is undone; nil: nothing does.
+	BeforeUsers func() error
 }
 
-// Left is something that stays on the machine, and why.
-type Left struct {
-	ID   string `json:"id,omitempty"` // of the resource; empty: it is none
-	What string `json:"what"`         // "folder /var/lib/mesh/modules/web/data"
-	Why  string `json:"why"`
-}
+// KeptFiles are what of the agent's folder belongs to what Leave has kept.
+var KeptFiles = []string{"applied.json", "data.json"}
 
 // Leave undoes what was made on this machine, last made first, each from its undo record; no agent may run meanwhile. Users go at the
 // end, when nothing of theirs is left to go. What stays is given with the reason, and its records are kept. What could not be undone is
 // in the error: the same call goes on with that, and with what a kill has left.
-func Leave(ctx context.Context, machine host.Machine, dir string, o Leaving, told func(wire.Outcome)) ([]Left, error) {
+func Leave(ctx context.Context, machine host.Machine, dir string, o Leaving, told func(wire.Outcome)) ([]host.Left, error) {
 	s, err := openState(dir)
 	if err != nil {
 		return nil, err
 	}
 	none := func() (host.OverlayState, error) { return host.OverlayState{}, nil }
-	l := leaving{Engine: &Engine{machine: machine, state: s, overlay: none, told: told}, Leaving: o, left: []Left{}}
+	l := leaving{Engine: &Engine{machine: machine, state: s, overlay: none, told: told}, Leaving: o, left: []host.Left{}}
 	for _, users := range []bool{false, true} {
+		if users && o.BeforeUsers != nil {
+			if err := o.BeforeUsers(); err != nil {
+				return l.left, err
+			}
+		}
 		for _, rec := range slices.Backward(slices.Clone(s.applied.Records)) {
 			if users != (rec.Resource.Kind == wire.User) || rec.Carried && !o.Carried {
 				continue
@@ -57,7 +61,7 @@ func Leave(ctx context.Context, machine host.Machine, dir string, o Leaving, tol
 type leaving struct {
 	*Engine
 	Leaving
-	left   []Left
+	left   []host.Left
 	stuck  []wire.Resource
 	failed []error
 }
@@ -74,7 +78,7 @@ func (l *leaving) take(ctx context.Context, rec Record) error {
 		l.failed = append(l.failed, fmt.Errorf("undo %s: %w", r.ID, err))
 	case why != "":
 		out.Status, out.Step = wire.StatusKept, why
-		l.left = append(l.left, Left{ID: r.ID, What: what(r), Why: why})
+		l.left = append(l.left, host.Left{What: what(r), Why: why})
 		kept := l.state.record(r.ID)
 		kept.Kept, kept.Declared, kept.Carried, kept.Owes = true, false, false, ""
 		err = l.state.saveApplied()
@@ -115,20 +119,27 @@ func (l *leaving) undo(ctx context.Context, rec Record) (why string, err error) 
 	}
 	kept, err := undo(ctx, r, rec.Undo)
 	if kept && err == nil {
-		why = l.whyKept(r)
+		return l.whyKept(r), nil
 	}
-	return why, err
+	if m, ok := effector.(host.Remnant); ok && err == nil {
+		remains, err := m.Remains(ctx, r, rec.Undo)
+		l.left = append(l.left, remains...)
+		return "", err
+	}
+	return "", err
 }
 
 // whyKept is the reason of an effector that says only that something stays.
 func (l *leaving) whyKept(r wire.Resource) string {
 	switch {
 	case r.Kind == wire.User:
-		return "data of its stays"
+		return "it owns data that stay"
 	case r.Kind == wire.Package:
 		return "other packages need it"
 	case l.Purge:
 		return "it was here before the mesh"
+	case !strings.Contains(string(r.Spec), `"class":"data"`):
+		return "data lie in it"
 	}
 	return "data"
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/agent/host"
 	"github.com/novox/mesh/appliance/agent/hosttest"
 	"github.com/novox/mesh/appliance/wire"
 )
@@ -66,18 +67,18 @@ func TestLeave(t *testing.T) {
 	}
 	b.wantLeft(Leaving{}, `
 		folder /m/web/data: data
-		user web: data of its stays`, `
+		user web: it owns data that stay`, `
 		removed web/process/main
 		removed web/file/conf
 		kept web/directory/data data
 		removed web/directory/etc
 		removed web/package/httpd
-		kept web/user/web data of its stays`)
+		kept web/user/web it owns data that stay`)
 	stays := "useradd --system --home-dir /nonexistent web\ninstall -d -o root -g root -m 0755 /m\ninstall -d -o web -g web -m 0750 /m/web/data\n"
 	if d := cmp.Diff(stays, b.String()); d != "" {
 		t.Errorf("the machine (-want +got):\n%s", d)
 	}
-	b.wantLeft(Leaving{}, "folder /m/web/data: data\nuser web: data of its stays", "-") // again: the same answer
+	b.wantLeft(Leaving{}, "folder /m/web/data: data\nuser web: it owns data that stay", "-") // again: the same answer
 	if r := b.records(); len(r) != 2 || !r[0].Kept || r[0].Declared || r[0].Undo != nil {
 		t.Errorf("records %+v", r)
 	}
@@ -94,7 +95,8 @@ func TestLeave(t *testing.T) {
 		install -d -o web -g web -m 0750 /m/web/etc
 		install -o web -g web -m 0640 /m/web/etc/conf # 3 bytes, 7692c3ad3540
 		systemctl start web-main # web: ["httpd"]`) // a later mesh takes it up
-	b.wantLeft(Leaving{Purge: true}, "", "-")
+	b.Remain("web/package/httpd", host.Left{What: "package lib", Why: "others need it"})
+	b.wantLeft(Leaving{Purge: true}, "package lib: others need it", "-")
 	if d := cmp.Diff(before, b.String()); d != "" {
 		t.Errorf("after the purge (-before +after):\n%s", d)
 	}

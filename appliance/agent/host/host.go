@@ -45,6 +45,17 @@ type Holder interface {
 	Holds(ctx context.Context, r wire.Resource, undo json.RawMessage) (why string, err error)
 }
 
+// Remnant is an effector whose Undo can leave something behind: Remains says what there is after it.
+type Remnant interface {
+	Remains(ctx context.Context, r wire.Resource, undo json.RawMessage) ([]Left, error)
+}
+
+// Left is something that stays on the machine, and why.
+type Left struct {
+	What string `json:"what"` // "folder /var/lib/mesh/modules/web/data"
+	Why  string `json:"why"`
+}
+
 // Running is one process or container as the machine knows it.
 type Running struct {
 	State    string    // running, stopped, backoff, missing

@@ -95,6 +95,12 @@ func (e effector) Holds(ctx context.Context, r wire.Resource, _ json.RawMessage)
 	return why, err
 }
 
+// Remains says what Remain was given.
+func (e effector) Remains(ctx context.Context, r wire.Resource, _ json.RawMessage) (left []host.Left, err error) {
+	err = e.m.step(ctx, "remains", r.ID, func() error { left = e.m.remains[r.ID]; return nil })
+	return left, err
+}
+
 func read[T any](r wire.Resource) (spec T, err error) {
 	if err := json.Unmarshal(r.Spec, &spec); err != nil {
 		return spec, fmt.Errorf("read spec of %s: %w", r.ID, err)

@@ -40,7 +40,8 @@ type Machine struct {
 	commands     []string
 	steps        []string
 	failures     []*failure
-	held         map[string]string // by resource id
+	held         map[string]string      // by resource id
+	remains      map[string][]host.Left // by resource id
 	capabilities wire.Capabilities
 	warnings     []wire.Warning
 	machineID    string
@@ -67,7 +68,7 @@ func New() *Machine {
 	kinds := slices.Clone(wire.ResourceKinds)
 	return &Machine{
 		packages: map[string]bool{}, users: map[string]string{"root": "/root"}, paths: map[string]Entry{}, keys: map[string]certified{}, trees: map[string]appliance.Digest{},
-		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, held: map[string]string{}, nextPID: 100,
+		processes: map[string]*process{}, peers: map[string]host.OverlayPeerState{}, held: map[string]string{}, remains: map[string][]host.Left{}, nextPID: 100,
 		space:     disk.Space{Free: 60 << 30, Total: 100 << 30},
 		machineID: string(appliance.DigestOf([]byte("fake machine"))),
 		capabilities: wire.Capabilities{Wire: wire.Version, Binary: "fake", Digest: appliance.DigestOf([]byte("fake binary")),
@@ -131,6 +132,9 @@ func (m *Machine) Path(path string) (e Entry, ok bool) {
 
 // Hold says what of others needs a resource.
 func (m *Machine) Hold(id, why string) { m.with(func() { m.held[id] = why }) }
+
+// Remain has a resource leave something behind when it is undone.
+func (m *Machine) Remain(id string, left ...host.Left) { m.with(func() { m.remains[id] = left }) }
 
 // AddUser and AddPackage make a machine on which something was before the mesh.
 func (m *Machine) AddUser(name, home string) { m.with(func() { m.users[name] = home }) }

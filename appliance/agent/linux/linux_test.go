@@ -593,6 +593,16 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
+func TestNeededBy(t *testing.T) {
+	out := []byte("error: Failed dependencies:\n\tlib = 1 is needed by (installed) web-1-1.noarch\n\tlib is needed by (installed) web-1-1.noarch\n")
+	if d := cmp.Diff([]string{"web-1-1.noarch", "web-1-1.noarch"}, neededBy(out)); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"others"}, neededBy([]byte("error: it is not to be\n"))); d != "" {
+		t.Error(d)
+	}
+}
+
 // The distribution's own manager is asked where another one is installed, too.
 func TestFamily(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "os-release")

@@ -14,24 +14,24 @@ import (
 
 // manager is one package manager as argument lists, to each of which the names of packages are appended.
 type manager struct {
-	name      string   // key of PackageSpec.Names
-	like      []string // distributions that use it, as os-release names them
-	program   string
-	query     []string // says whether a package is installed
-	installed string   // what a line of its answer then says; empty: its exit status does
-	refresh   []string // once, when a package is not found; no name is appended
-	comes     []string // says what would come with a package; nil: remove takes along what came, and nobody else needs
-	unasked   []string // says which of the packages nobody asked for by name
-	install   []string
-	leaves    []string // says what would go with packages, or fails where others need them; nil: remove leaves those alone
-	remove    []string
+	name    string   // key of PackageSpec.Names
+	like    []string // distributions that use it, as os-release names them
+	program string
+	query   []string // says whether a package is there
+	states  bool     // in lines of dpkg's words; otherwise with its exit status
+	refresh []string // once, when a package is not found; no name is appended
+	comes   []string // says what would come with a package; nil: remove takes along what came, and nobody else needs
+	unasked []string // says which of the packages nobody asked for by name
+	install []string
+	leaves  []string // says what would go with packages, or fails where others need them; nil: remove leaves those alone
+	remove  []string
 }
 
 // Removing takes nothing from others: what they need is left, and counts as kept. None of the managers purges.
 var managers = []manager{
 	{
 		name: "apt", like: []string{"debian", "ubuntu"}, program: "apt-get",
-		query: []string{"dpkg-query", "-W", "-f", `${db:Status-Status}\n`}, installed: "installed",
+		query: []string{"dpkg-query", "-W", "-f", `${db:Status-Status}\n`}, states: true,
 		refresh: []string{"apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update"},
 		comes:   []string{"apt-get", "-q", "-s", "--no-install-recommends", "install"},
 		install: []string{"apt-get", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Options::=--force-confold", "install"},
@@ -106,30 +106,56 @@ func (m manager) run(ctx context.Context, arguments []string, names ...string) (
 }
 
 func (m manager) has(ctx context.Context, name string) (bool, error) {
-	out, err := m.run(ctx, m.query, name)
-	if run.ExitCode(err) > 0 { // it does not know the package
-		return false, nil
-	}
-	return err == nil && (m.installed == "" || slices.Contains(strings.Split(string(out), "\n"), m.installed)), err
+	state, err := m.state(ctx, name)
+	return state == installed, err
 }
 
-// add installs a package, at a second try with fresh lists and with what an interrupted installation has left finished.
+// What state says; dpkg has more between them.
+const (
+	installed  = "installed"
+	configured = "config-files" // only its configuration is there
+)
+
+// state is how a package is there; empty where it is not.
+func (m manager) state(ctx context.Context, name string) (string, error) {
+	out, err := m.run(ctx, m.query, name)
+	if run.ExitCode(err) > 0 { // it does not know the package
+		return "", nil
+	}
+	if err != nil || !m.states {
+		return installed, err
+	}
+	state := ""
+	for one := range strings.FieldsSeq(string(out)) { // for each of its architectures
+		if state != installed && one != "not-installed" {
+			state = one
+		}
+	}
+	return state, nil
+}
+
+// add installs a package, at a second try with fresh lists.
 func (m manager) add(ctx context.Context, name string) error {
-	out, err := m.run(ctx, m.install, name)
-	if err == nil || ctx.Err() != nil {
+	err := m.change(ctx, m.install, name)
+	if err == nil || m.refresh == nil || ctx.Err() != nil {
 		return err
 	}
-	if m.name == "apt" && strings.Contains(string(out), "dpkg --configure -a") {
-		if _, err := m.run(ctx, []string{"dpkg", "--force-confold", "--configure", "-a"}); err != nil {
-			return err
-		}
+	if _, err := m.run(ctx, m.refresh); err != nil {
+		return err
 	}
-	if m.refresh != nil {
-		if _, err := m.run(ctx, m.refresh); err != nil {
-			return err
-		}
+	return m.change(ctx, m.install, name)
+}
+
+// change installs or removes. What a killed manager has left in the middle is finished first.
+func (m manager) change(ctx context.Context, arguments []string, names ...string) error {
+	out, err := m.run(ctx, arguments, names...)
+	if err == nil || m.name != "apt" || ctx.Err() != nil || !strings.Contains(string(out), "dpkg --configure -a") {
+		return err
 	}
-	_, err = m.run(ctx, m.install, name)
+	if _, err := m.run(ctx, []string{"dpkg", "--force-confold", "--configure", "-a"}); err != nil {
+		return err
+	}
+	_, err = m.run(ctx, arguments, names...)
 	return err
 }
 
@@ -156,43 +182,64 @@ func (m manager) with(ctx context.Context, name string) []string {
 	return came
 }
 
-// stillThere lists a package and, of what came with it, what is there and nobody has asked for since.
-func (m manager) stillThere(ctx context.Context, name string, came []string) ([]string, error) {
-	all := []string{name}
-	if len(came) < 2 {
+// stillThere lists, of a package and what came with it, what is there, also in the middle of being removed, and nobody has asked for since.
+func (m manager) stillThere(ctx context.Context, came []string) ([]string, error) {
+	var all, others []string
+	for i, name := range came {
+		state, err := m.state(ctx, name)
+		switch {
+		case err != nil:
+			return nil, err
+		case state == "" || state == configured:
+		case i == 0:
+			all = append(all, name)
+		default:
+			others = append(others, name)
+		}
+	}
+	if len(others) == 0 {
 		return all, nil
 	}
-	out, err := m.run(ctx, m.unasked, came...)
+	out, err := m.run(ctx, m.unasked, others...)
 	if err != nil {
 		return nil, err
 	}
 	for n := range strings.FieldsSeq(string(out)) {
-		if slices.Contains(came, n) && n != name {
+		if slices.Contains(others, n) {
 			all = append(all, n)
 		}
 	}
 	return all, nil
 }
 
-// drop removes packages together, unless that would take others along; false where it would.
-func (m manager) drop(ctx context.Context, names []string) (bool, error) {
-	if m.leaves != nil {
-		out, err := m.run(ctx, m.leaves, names...)
-		if run.ExitCode(err) > 0 && m.name != "apt" {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		if slices.ContainsFunc(simulated("Remv", out), func(gone string) bool { return !slices.Contains(names, gone) }) {
-			return false, nil
-		}
+// needing lists what of others would go along with packages, because it needs them. For apk, which does not say, it lists nothing.
+func (m manager) needing(ctx context.Context, names []string) (others []string, err error) {
+	if m.leaves == nil {
+		return nil, nil
 	}
-	if _, err := m.run(ctx, m.remove, names...); err != nil {
+	out, err := m.run(ctx, m.leaves, names...)
+	switch {
+	case m.name == "apt" && err == nil:
+		others = slices.DeleteFunc(simulated("Remv", out), func(gone string) bool { return slices.Contains(names, gone) })
+	case m.name != "apt" && run.ExitCode(err) > 0:
+		others = neededBy(out)
+	case err != nil:
+		return nil, err
+	}
+	slices.Sort(others)
+	return slices.Compact(others), nil
+}
+
+// drop removes packages together, unless others need them: false then.
+func (m manager) drop(ctx context.Context, names []string) (bool, error) {
+	if len(names) == 0 {
+		return true, nil
+	}
+	if others, err := m.needing(ctx, names); len(others) > 0 || err != nil {
 		return false, err
 	}
-	has, err := m.has(ctx, names[0])
-	return !has, err
+	err := m.change(ctx, m.remove, names...)
+	return err == nil, err
 }
 
 // simulated reads apt-get -s: the packages that would be installed anew (Inst) or removed (Remv).
@@ -201,6 +248,19 @@ func simulated(verb string, out []byte) (names []string) {
 		if f := strings.Fields(line); len(f) > 2 && f[0] == verb && (verb == "Remv" || !strings.HasPrefix(f[2], "[")) {
 			names = append(names, f[1])
 		}
+	}
+	return names
+}
+
+// neededBy reads rpm -e --test: the packages that need something of what would go.
+func neededBy(out []byte) (names []string) {
+	for line := range strings.Lines(string(out)) {
+		if _, by, ok := strings.Cut(strings.TrimSpace(line), " is needed by (installed) "); ok {
+			names = append(names, by)
+		}
+	}
+	if len(names) == 0 {
+		return []string{"others"} // it refuses, and does not say for whom
 	}
 	return names
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/novox/mesh/appliance/agent/host"
@@ -89,44 +90,96 @@ func (p packages) Do(ctx context.Context, r wire.Resource) error {
 	return nil
 }
 
-// Undo removes the package with what came with it. Where somebody else needs some of that by now only the package goes, and where
-// somebody needs the package it is kept.
-func (p packages) Undo(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+// came gives what the mesh installed: the package first, then what came with it; nothing where the package was there.
+func (packages) came(r wire.Resource, undo json.RawMessage) (m manager, came []string, err error) {
 	if was, _, err := record[string](undo); err == nil && was == thereBefore {
-		return false, nil
+		return m, nil, nil
 	}
-	came, _, err := record[[]string](undo)
+	with, _, err := record[[]string](undo)
 	if err != nil {
-		return false, err
+		return m, nil, err
 	}
 	s, err := read[wire.PackageSpec](r)
 	if err != nil {
-		return false, err
+		return m, nil, err
 	}
 	m, name, err := choose(s)
 	if err != nil {
+		return m, nil, err
+	}
+	came = []string{name}
+	for _, p := range with {
+		if p != name && packageGrammar.MatchString(p) {
+			came = append(came, p)
+		}
+	}
+	return m, came, nil
+}
+
+// Undo removes the package with what came with it. Where somebody else needs some of that by now only the package goes, and where
+// somebody needs the package it is kept.
+func (p packages) Undo(ctx context.Context, r wire.Resource, undo json.RawMessage) (kept bool, err error) {
+	m, came, err := p.came(r, undo)
+	if err != nil || len(came) == 0 {
 		return false, err
 	}
-	if there, err := m.has(ctx, name); err != nil || !there {
-		return false, err
-	}
-	all, err := m.stillThere(ctx, name, came)
+	name := came[0]
+	all, err := m.stillThere(ctx, came)
 	if err != nil {
 		return false, err
 	}
 	gone, err := m.drop(ctx, all)
-	if err == nil && !gone && len(all) > 1 {
-		gone, err = m.drop(ctx, all[:1])
+	if err == nil && !gone && all[0] == name {
+		_, err = m.drop(ctx, all[:1])
 	}
 	if err != nil {
 		return false, fmt.Errorf("remove package %s: %w", name, err)
 	}
-	if gone && m.name == "apt" && strings.HasPrefix(name, "postgresql") {
+	if there, err := m.has(ctx, name); there || err != nil {
+		return err == nil, err
+	}
+	if m.name == "apt" && strings.HasPrefix(name, "postgresql") {
 		if have, err := os.ReadFile(createClusterFile); err == nil && string(have) == noCluster {
 			os.Remove(createClusterFile)
 		}
 	}
-	return !gone, nil
+	return false, nil
+}
+
+// Holds names the packages of others that need the package.
+func (p packages) Holds(ctx context.Context, r wire.Resource, undo json.RawMessage) (string, error) {
+	m, came, err := p.came(r, undo)
+	if err != nil || len(came) == 0 {
+		return "", err
+	}
+	all, err := m.stillThere(ctx, came)
+	if err != nil || !slices.Contains(all, came[0]) {
+		return "", err
+	}
+	others, err := m.needing(ctx, came[:1])
+	if others = slices.DeleteFunc(others, func(o string) bool { return slices.Contains(all, o) }); err != nil || len(others) == 0 {
+		return "", err
+	}
+	return "other packages need it: " + strings.Join(others, ", "), nil
+}
+
+// Remains lists what came with the package and stays, and of what dpkg keeps the configuration.
+func (p packages) Remains(ctx context.Context, r wire.Resource, undo json.RawMessage) (left []host.Left, err error) {
+	m, came, err := p.came(r, undo)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range came {
+		switch state, err := m.state(ctx, name); {
+		case err != nil:
+			return nil, err
+		case state == configured:
+			left = append(left, host.Left{What: "configuration of package " + name, Why: "packages are removed, never purged (dpkg --purge would)"})
+		case state != "":
+			left = append(left, host.Left{What: "package " + name, Why: "others need it, or have asked for it"})
+		}
+	}
+	return left, nil
 }
 
 // Debian's packages create and start a cluster with each server package, unless this file says no (GEN-5).
