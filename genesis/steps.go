@@ -29,6 +29,7 @@ import (
 	"github.com/novox/mesh/appliance/render"
 	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/wire"
+	"github.com/novox/mesh/genesis/leave"
 	"github.com/novox/mesh/genesis/serve"
 	"github.com/novox/mesh/genesis/services"
 )
@@ -112,7 +113,7 @@ func refuseForeign(o Options) error {
 		return appliance.Errorf(appliance.Conflict, "genesis: this machine is node %s of mesh %s (%s)", r.Name, r.MeshName, r.Mesh).
 			WithHint("a machine is in one mesh per state folder; a second one goes into another folder with --state").WithNext("mesh genesis --state FOLDER …")
 	}
-	return nil
+	return leave.Refuse(o.Install, "genesis")
 }
 
 // finished says whether an earlier run got to the end and everything it started still runs. Where not, the steps are taken once more:

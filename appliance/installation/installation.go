@@ -79,6 +79,9 @@ func (i Installation) path(parts ...string) string {
 func (i Installation) File() string     { return i.path("mesh.json") }
 func (i Installation) LockFile() string { return i.path("lock") }
 
+// LeavingFile is there from when the machine begins to leave, and for as long as something is kept.
+func (i Installation) LeavingFile() string { return i.path("leaving.json") }
+
 // Binary is what everything of the installation runs; Previous what it ran before.
 func (i Installation) Binary() string   { return i.path("bin", "mesh") }
 func (i Installation) Previous() string { return i.path("bin", "mesh.previous") }

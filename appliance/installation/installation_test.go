@@ -82,8 +82,14 @@ func TestRecord(t *testing.T) {
 	}
 	want := installation.Record{Mesh: appliance.NewMeshID(), MeshName: "home", Node: appliance.NewNodeID(), Name: "hub", Hub: true,
 		Created: time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)}
+	if err := os.WriteFile(i.LeavingFile(), nil, 0o600); err != nil { // the machine was another node before
+		t.Fatal(err)
+	}
 	if err := i.Write(want); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Lstat(i.LeavingFile()); !os.IsNotExist(err) {
+		t.Errorf("it is still said to have left: %v", err)
 	}
 	got, err := i.Read()
 	if err != nil {

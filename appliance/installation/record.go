@@ -51,13 +51,16 @@ func (i Installation) Read() (Record, error) {
 	return r, r.check()
 }
 
-// Write replaces the record, whole or not at all. The caller holds the lock.
+// Write replaces the record, whole or not at all; that an earlier one has left is history. The caller holds the lock.
 func (i Installation) Write(r Record) error {
 	if err := r.check(); err != nil {
 		return err
 	}
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
+		return fmt.Errorf("write installation: %w", err)
+	}
+	if err := os.Remove(i.LeavingFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write installation: %w", err)
 	}
 	return durable.WriteFile(i.File(), append(data, '\n'), 0o644)

@@ -17,6 +17,8 @@ const Domain = "internal"
 const (
 	hostsBegin = "# mesh: begin, written by the mesh; changes here are lost"
 	hostsEnd   = "# mesh: end"
+	// hostsAfter goes on hostsBegin where the file's last line had no end and got one: without the block it has none again.
+	hostsAfter = "; the line above had no end"
 )
 
 // HostsBlock gives the marked block for a hosts file: a line per node, by name. Nothing for no hosts.
@@ -36,39 +38,54 @@ func HostsBlock(hosts map[appliance.NodeName]netip.Addr, domain string) []byte {
 // ourLine is what HostsBlock writes between the marks. It is asked only where the end mark is lost.
 var ourLine = regexp.MustCompile(`^[0-9a-f.:]+ [a-z][a-z0-9-]*\.` + Domain + `\n?$`)
 
-// ReplaceHosts gives the file with block in place of the block that is there, or at the end where none is. An empty block removes it.
-// Every other line stays byte for byte; doing it twice gives the same as once.
+// ReplaceHosts gives the file with block in place of the block that is there, or at the end where none is. An empty block removes it, and
+// the file is again what it was before the first. Every other line stays byte for byte; doing it twice gives the same as once.
 func ReplaceHosts(existing, block []byte) []byte {
-	out := make([]byte, 0, len(existing)+len(block)+1)
+	out := make([]byte, 0, len(existing)+len(block)+len(hostsAfter)+1)
 	placed := len(block) == 0
 	lines := slices.Collect(bytes.Lines(existing))
 	for i := 0; i < len(lines); i++ {
-		if mark(lines[i]) != hostsBegin {
+		if !begins(lines[i]) {
 			out = append(out, lines[i]...)
 			continue
 		}
+		after := strings.HasSuffix(mark(lines[i]), hostsAfter)
 		if !placed {
-			out, placed = append(out, block...), true
+			out, placed = append(out, opened(block, after)...), true
 		}
 		i = lastOfBlock(lines, i)
+		if len(block) == 0 && after && i == len(lines)-1 {
+			out = bytes.TrimSuffix(out, []byte("\n"))
+		}
 	}
 	if !placed {
-		if len(out) > 0 && out[len(out)-1] != '\n' {
+		after := len(out) > 0 && out[len(out)-1] != '\n'
+		if after {
 			out = append(out, '\n')
 		}
-		out = append(out, block...)
+		out = append(out, opened(block, after)...)
 	}
 	return out
 }
+
+// opened is the block with the first line that fits what is above it.
+func opened(block []byte, after bool) []byte {
+	if rest, ok := bytes.CutPrefix(block, []byte(hostsBegin)); ok && after {
+		return slices.Concat([]byte(hostsBegin+hostsAfter), rest)
+	}
+	return block
+}
+
+func begins(line []byte) bool { m := mark(line); return m == hostsBegin || m == hostsBegin+hostsAfter }
 
 // lastOfBlock finds the end mark of the block that begins at i. Where the end is lost (a write cut short), the block ends with the last
 // line that can only be ours.
 func lastOfBlock(lines [][]byte, i int) int {
 	for j := i + 1; j < len(lines); j++ {
-		switch mark(lines[j]) {
-		case hostsEnd:
+		switch {
+		case mark(lines[j]) == hostsEnd:
 			return j
-		case hostsBegin:
+		case begins(lines[j]):
 			j = len(lines)
 		}
 	}

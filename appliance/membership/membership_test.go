@@ -177,14 +177,20 @@ func TestHostsBlock(t *testing.T) {
 	}
 }
 
+// NET-1, GEN-10: the block lies among lines of others that stay as they are, and goes without a trace.
 func TestReplaceHosts(t *testing.T) {
 	block := string(membership.HostsBlock(membership.Hosts(three()), membership.Domain))
 	begin, _, _ := strings.Cut(block, "\n")
 	old := begin + "\n10.64.0.9 gone.internal\n# mesh: end\n"
+	afterBegin := begin + "; the line above had no end"
+	after := strings.Replace(block, begin, afterBegin, 1)
 	for name, c := range map[string]struct{ existing, block, want string }{
 		"empty file":              {"", block, block},
 		"at the end":              {"127.0.0.1 localhost\n", block, "127.0.0.1 localhost\n" + block},
-		"no newline at the end":   {"127.0.0.1 localhost", block, "127.0.0.1 localhost\n" + block},
+		"no newline at the end":   {"127.0.0.1 localhost", block, "127.0.0.1 localhost\n" + after},
+		"and in its place":        {"127.0.0.1 localhost\n" + strings.Replace(old, begin, afterBegin, 1) + "b\n", block, "127.0.0.1 localhost\n" + after + "b\n"},
+		"and removed":             {"127.0.0.1 localhost\n" + after, "", "127.0.0.1 localhost"},
+		"removed before others":   {"127.0.0.1 localhost\n" + after + "b\n", "", "127.0.0.1 localhost\nb\n"},
 		"in its place":            {"a\n" + old + "\t b \r\n\n", block, "a\n" + block + "\t b \r\n\n"},
 		"no newline behind it":    {"a\n" + old + "b", block, "a\n" + block + "b"},
 		"removed":                 {"a\n" + old + "b\n", "", "a\nb\n"},
@@ -244,11 +250,15 @@ func FuzzReplaceHosts(f *testing.F) {
 	f.Add(append([]byte("a"), block...))
 	f.Fuzz(func(t *testing.T, existing []byte) {
 		once := membership.ReplaceHosts(existing, block)
-		if !bytes.Contains(once, block) || !bytes.Equal(once, membership.ReplaceHosts(once, block)) {
+		_, names, _ := bytes.Cut(block, []byte("\n"))
+		if !bytes.Contains(once, names) || !bytes.Equal(once, membership.ReplaceHosts(once, block)) {
 			t.Errorf("%q gives %q", existing, once)
 		}
 		if !bytes.Contains(existing, []byte("# mesh: begin")) && !bytes.HasPrefix(once, existing) {
 			t.Errorf("a line of others was changed: %q gives %q", existing, once)
+		}
+		if without := membership.ReplaceHosts(once, nil); !bytes.Contains(existing, []byte("# mesh: begin")) && !bytes.Equal(existing, without) {
+			t.Errorf("a block that came and went makes %q of %q", without, existing)
 		}
 	})
 }

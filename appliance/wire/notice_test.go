@@ -7,7 +7,7 @@ import (
 	"github.com/novox/mesh/appliance"
 )
 
-// DEC-6, SAFE-2: a notice asks for something known, or is refused.
+// DEC-6, NODE-8, SAFE-2: a notice asks for something known, or is refused.
 func TestNotice(t *testing.T) {
 	good, err := Encode(Notice{Version: Version, Check: true})
 	if err != nil || string(good) != `{"version":1,"check":true}` {
@@ -16,8 +16,11 @@ func TestNotice(t *testing.T) {
 	if n, err := ParseNotice(good); err != nil || !n.Check {
 		t.Errorf("%+v, %v", n, err)
 	}
+	if n, err := ParseNotice([]byte(`{"version":1,"removed":"` + strings.Repeat("k", maxKey) + `"}`)); err != nil || len(n.Removed) != maxKey {
+		t.Errorf("%+v, %v", n, err)
+	}
 	for _, body := range []string{"", "null", "[]", "{}", `{"version":1}`, `{"check":true}`, `{"version":2,"check":true}`, `{"version":1,"check":true}{}`, `{"version":1,"check":1}`,
-		`{"version":1,"check":true,"check":true}`, `{"version":1,"check":true,"more":1}`} {
+		`{"version":1,"check":true,"check":true}`, `{"version":1,"removed":""}`, `{"version":1,"removed":"` + strings.Repeat("k", maxKey+1) + `"}`, `{"version":1,"check":true,"more":1}`} {
 		if n, err := ParseNotice([]byte(body)); appliance.KindOf(err) != appliance.Invalid {
 			t.Errorf("%s: %+v, %v", body, n, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/novox/mesh/appliance/client"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/operators"
+	"github.com/novox/mesh/genesis/leave"
 )
 
 const (
@@ -35,6 +36,9 @@ func (g *global) credential() (operators.Credential, error) {
 	switch {
 	case os.IsNotExist(err):
 		if r, err := i.Read(); err == nil && !r.Hub {
+			if err := leave.Refuse(i, "ask mesh "+r.MeshName); err != nil {
+				return c, err
+			}
 			return c, appliance.Errorf(appliance.NotFound, "no operator's credential on node %s", r.Name).
 				WithHint("commands to mesh " + r.MeshName + " are given on its hub, as root")
 		}

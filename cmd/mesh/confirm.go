@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,11 @@ import (
 
 // confirm shows what will be done and asks; where nobody can be asked, only --yes goes on.
 func confirm(c *cobra.Command, yes bool, what string) error {
+	return confirmBy(c, yes, what, "Go on? [y/N]", "y", "yes")
+}
+
+// confirmBy is confirm where the answer has to be one of some words.
+func confirmBy(c *cobra.Command, yes bool, what, question string, words ...string) error {
 	w := c.ErrOrStderr()
 	fmt.Fprintln(w, plain(what))
 	if yes {
@@ -22,10 +28,9 @@ func confirm(c *cobra.Command, yes bool, what string) error {
 	if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err != nil {
 		return usage(c, c.CommandPath()+" asks before it goes on, and there is no terminal to ask on: give --yes")
 	}
-	fmt.Fprint(w, "Go on? [y/N] ")
+	fmt.Fprint(w, question+" ")
 	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
+	if slices.Contains(words, strings.ToLower(strings.TrimSpace(answer))) {
 		return nil
 	}
 	return appliance.Errorf(appliance.Denied, "%s: not confirmed; nothing is changed", c.CommandPath())

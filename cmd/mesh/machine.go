@@ -16,6 +16,7 @@ import (
 	"github.com/novox/mesh/appliance/agent/linux"
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/wire"
+	"github.com/novox/mesh/genesis/leave"
 	"github.com/novox/mesh/genesis/probe"
 	"github.com/novox/mesh/genesis/services"
 )
@@ -62,6 +63,9 @@ func newStart(g *global) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, r, err := g.here("start")
 			if err != nil {
+				return err
+			}
+			if err := leave.Refuse(i, "start"); err != nil {
 				return err
 			}
 			s := services.For(i)

@@ -57,7 +57,7 @@ func newRoot() *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err.Error()) })
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"}, &cobra.Group{ID: "mesh", Title: "In the mesh:"})
-	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g), newStore(g)} {
+	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g), newLeave(g), newUninstall(g), newStore(g)} {
 		c.GroupID = "machine"
 		root.AddCommand(c)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,32 +77,50 @@ func newAgent(g *global) *cobra.Command {
 // agentReserve is more than the agent's own files take while they are written anew.
 const agentReserve = 4 << 20
 
-// agentConfig reads what this node is and whom it trusts.
+// self is what this node is, and whom it trusts.
+type self struct {
+	agent.Believes
+	trust     identity.Trust
+	keys      identity.NodeKeys
+	authority *x509.Certificate
+	clock     func() time.Time
+}
+
+func readSelf(i installation.Installation) (s self, err error) {
+	if s.trust, err = identity.ReadTrust(i.Node()); err != nil {
+		return s, err
+	}
+	if s.keys, err = identity.LoadNode(i.NodeKeys()); err != nil {
+		return s, err
+	}
+	s.Believes = agent.Believes{Mesh: s.trust.Mesh, Node: s.trust.Node, Signing: s.trust.Signing}
+	s.clock = pki.Clock(func() time.Time { return s.LastSigned(i.Node()) })
+	s.authority, err = pki.ParseAuthority(s.trust.Authority)
+	return s, err
+}
+
+// connect opens the bus under this node's name.
+func (s self) connect(ctx context.Context, log *slog.Logger, connected func()) (*bus.Link, error) {
+	return bus.Connect(ctx, bus.Options{Endpoints: s.trust.Broker, TLS: pki.ClientTLS(s.authority, pki.BrokerName(s.trust.Mesh), nil, s.clock),
+		User: wire.NodeUser(s.trust.Node), Key: s.keys.Bus, Logger: log, OnConnect: connected})
+}
+
+// agentConfig is what the agent of this node needs.
 func agentConfig(i installation.Installation, r installation.Record) (agent.Config, error) {
-	trust, err := identity.ReadTrust(i.Node())
+	s, err := readSelf(i)
 	if err != nil {
 		return agent.Config{}, err
 	}
-	keys, err := identity.LoadNode(i.NodeKeys())
-	if err != nil {
-		return agent.Config{}, err
-	}
-	authority, err := pki.ParseAuthority(trust.Authority)
-	if err != nil {
-		return agent.Config{}, err
-	}
+	trust, keys, authority, clock := s.trust, s.keys, s.authority, s.clock
 	m, err := machine(i)(trust.Mesh, trust.Name)
 	if err != nil {
 		return agent.Config{}, err
 	}
-	believes := agent.Believes{Mesh: trust.Mesh, Node: trust.Node, Signing: trust.Signing}
-	clock := pki.Clock(func() time.Time { return believes.LastSigned(i.Node()) })
 	cfg := agent.Config{
-		Believes: believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, LeastFree: r.LeastFree, Reserve: agentReserve, Log: logger(),
+		Believes: s.Believes, Identity: keys.Identity, Dir: i.Node(), Machine: m, LeastFree: r.LeastFree, Reserve: agentReserve, Log: logger(),
 		Secrets: sync.OnceValue(keys.Secrets),
 		Connect: func(ctx context.Context, connected func()) (*bus.Link, error) {
-			return bus.Connect(ctx, bus.Options{Endpoints: trust.Broker, TLS: pki.ClientTLS(authority, pki.BrokerName(trust.Mesh), nil, clock),
-				User: wire.NodeUser(trust.Node), Key: keys.Bus, Logger: logger(), OnConnect: connected})
+			return s.connect(ctx, logger(), connected)
 		},
 		Become: func(ctx context.Context, to wire.Replace) error {
 			return become(i, to, func(path string) error {

@@ -111,6 +111,7 @@ func standing(n operators.NodeStatus) string {
 func newNode(g *global) *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "The machines of the mesh"}
 	c.AddCommand(
+		newNodeRemove(g), newNodeReplace(g),
 		&cobra.Command{Use: "list", Short: "List nodes", Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
 			var s operators.Status
 			if err := g.call(c, operators.StatusShow, struct{}{}, &s); err != nil {

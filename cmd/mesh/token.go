@@ -83,6 +83,9 @@ func newTokenList(g *global) *cobra.Command {
 			return g.show(c, tokens, func(w io.Writer) {
 				row(w, "ID", "STATE", "USED", "EXPIRES", "NAME")
 				for _, t := range tokens {
+					if t.Replaces {
+						t.Name += " (in its place)"
+					}
 					row(w, t.ID, t.State, fmt.Sprintf("%d/%d", t.Used, t.Uses), t.Expires.Local().Format(time.DateTime), t.Name)
 				}
 			})

@@ -22,6 +22,7 @@ import (
 	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/appliance/wire"
+	"github.com/novox/mesh/genesis/leave"
 	"github.com/novox/mesh/genesis/probe"
 	"github.com/novox/mesh/genesis/services"
 )
@@ -79,9 +80,16 @@ func Run(ctx context.Context, o Options, machine Machine, s services.Services, t
 	record, err := o.Install.Read()
 	switch {
 	case err == nil:
+		if err := leave.Refuse(o.Install, "join"); err != nil {
+			return Result{}, err
+		}
 		return j.again(ctx, record)
 	case appliance.KindOf(err) != appliance.NotFound:
 		return Result{}, err
+	}
+	if was, err := leave.Find(o.Install); err == nil && was.Hub {
+		return Result{}, appliance.Errorf(appliance.Conflict, "join: %s holds the keys and the data of a hub, that of mesh %s", o.Install.Dir, was.MeshName).
+			WithHint("genesis makes a hub of them again, uninstall --purge removes them; or join with another folder").WithNext("mesh join TOKEN --state FOLDER")
 	}
 	if err := j.named(); err != nil {
 		return Result{}, err
@@ -240,9 +248,12 @@ func (j *joining) cleanUp(why error) {
 		return
 	}
 	i := j.Install
-	paths := []string{i.Node(), i.Run(), filepath.Dir(i.Binary()), i.LockFile()}
+	paths := []string{i.Run(), filepath.Dir(i.Binary()), i.LockFile()}
 	if j.fresh {
 		paths = append(paths, i.Dir)
+	}
+	if err := leave.ClearNode(i); err != nil { // data of an earlier mesh keep their records
+		j.tell("left behind: " + err.Error())
 	}
 	for _, p := range paths {
 		if err := os.RemoveAll(p); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,8 +91,9 @@ func TestSpeaks(t *testing.T) {
 	}
 }
 
-// NODE-3: a machine that can be no node is told so before it asks anybody, and is left as it was.
-func TestPlatform(t *testing.T) {
+// token is one of a mesh that nobody runs.
+func token(t *testing.T) string {
+	t.Helper()
 	_, signing, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +106,12 @@ func TestPlatform(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Install: installation.Installation{Dir: filepath.Join(t.TempDir(), "mesh")}, Token: text, Name: "n1"}
+	return text
+}
+
+// NODE-3: a machine that can be no node is told so before it asks anybody, and is left as it was.
+func TestPlatform(t *testing.T) {
+	o := Options{Install: installation.Installation{Dir: filepath.Join(t.TempDir(), "mesh")}, Token: token(t), Name: "n1"}
 	for _, platform := range [][2]string{{"linux", "riscv64"}, {"linux", "386"}, {"freebsd", "amd64"}, {"", ""}} {
 		machine := func(appliance.MeshID, appliance.NodeName) (host.Machine, error) {
 			return host.Machine{Capabilities: func() wire.Capabilities { return wire.Capabilities{OS: platform[0], Architecture: platform[1]} }}, nil
@@ -115,6 +122,31 @@ func TestPlatform(t *testing.T) {
 		}
 		if _, err := os.Lstat(o.Install.Dir); !os.IsNotExist(err) {
 			t.Errorf("%v: it left the state folder: %v", platform, err)
+		}
+	}
+}
+
+// NODE-8, GEN-10: where something was kept when a hub was taken off, or something is on its way out, no node comes to be.
+func TestLeft(t *testing.T) {
+	machine := func(appliance.MeshID, appliance.NodeName) (host.Machine, error) { return host.Machine{}, nil }
+	for name, c := range map[string]struct {
+		file, text, want string
+	}{
+		"a hub that was": {"leaving.json", `{"mesh":"maaaaaaaaaaaaaaa","meshName":"home","node":"naaaaaaaaaaaaaaa","name":"hub","hub":true}`, "holds the keys and the data of a hub, that of mesh home"},
+		"half left":      {"mesh.json", `{"mesh":"maaaaaaaaaaaaaaa","meshName":"home","node":"naaaaaaaaaaaaaaa","name":"n1"}`, "node n1 is on its way out of mesh home"},
+	} {
+		i := installation.Installation{Dir: t.TempDir()}
+		for _, file := range []string{c.file, "leaving.json"} {
+			if err := os.WriteFile(filepath.Join(i.Dir, file), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := Run(t.Context(), Options{Install: i, Token: token(t), Name: "n1"}, machine, nil, func(text string) { t.Errorf("%s: says %q", name, text) })
+		if appliance.KindOf(err) != appliance.Conflict || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, _ := filepath.Glob(i.Dir + "/*"); slices.ContainsFunc(left, func(p string) bool { return !strings.HasSuffix(p, ".json") && !strings.HasSuffix(p, "/lock") }) {
+			t.Errorf("%s: left %v", name, left)
 		}
 	}
 }

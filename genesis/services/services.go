@@ -18,6 +18,8 @@ type Services interface {
 	Start(ctx context.Context) error
 	// StopAgent stops the agent and leaves everything else running.
 	StopAgent(ctx context.Context) error
+	// Remove stops the agent for good: nothing starts it at boot any more.
+	Remove(ctx context.Context) error
 	// Running says whether the agent runs.
 	Running(ctx context.Context) (bool, error)
 	// Logs is the command that shows what the mesh's processes said.
@@ -32,7 +34,7 @@ func For(i installation.Installation) Services {
 		return systemd{i}
 	}
 	if _, err := os.Stat("/run/openrc/softlevel"); err == nil {
-		return openrc{detached{i}}
+		return openrc{detached{i}, "/"}
 	}
 	return detached{i}
 }
@@ -61,6 +63,8 @@ func (d detached) StopAgent(ctx context.Context) error {
 	}
 	return supervise.Terminate(ctx, d.dir())
 }
+
+func (d detached) Remove(ctx context.Context) error { return supervise.Remove(ctx, d.dir()) }
 
 func (d detached) Running(ctx context.Context) (bool, error) {
 	s, err := supervise.Get(ctx, d.dir())

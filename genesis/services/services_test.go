@@ -220,3 +220,44 @@ func owner(t *testing.T, path string) uint32 {
 	}
 	return info.Sys().(*syscall.Stat_t).Uid
 }
+
+// NODE-8: nothing starts the agent any more, and what is another installation's stays.
+func TestRemove(t *testing.T) {
+	root, dir := t.TempDir(), t.TempDir()
+	i, other := installation.Installation{Dir: dir}, installation.Installation{Dir: "/srv/mesh"}
+	script, level := filepath.Join(root, openrcScript), filepath.Join(root, openrcLevel)
+	for _, path := range []string{script, level} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		whose installation.Installation
+		link  bool
+		left  int
+	}{"ours": {i, true, 0}, "ours, half removed": {i, false, 0}, "another's": {other, true, 2}} {
+		if err := os.WriteFile(script, []byte(Script(c.whose)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if c.link {
+			if err := os.Symlink(openrcScript, level); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := (openrc{detached{i}, root}).Remove(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		left := 0
+		for _, path := range []string{script, level} {
+			if _, err := os.Lstat(path); err == nil {
+				left++
+			}
+			os.Remove(path)
+		}
+		if left != c.left {
+			t.Errorf("%s: %d files are left, want %d", name, left, c.left)
+		}
+	}
+}

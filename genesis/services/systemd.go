@@ -72,6 +72,27 @@ func (s systemd) StopAgent(ctx context.Context) error {
 	return stopUnit(ctx, s.unit())
 }
 
+func (s systemd) Remove(ctx context.Context) error {
+	path := filepath.Join(unitFolder, s.unit())
+	return withSystemd(ctx, func(c *dbus.Conn) error {
+		if _, err := os.Stat(path); err == nil {
+			if err := job(ctx, func(done chan<- string) (int, error) { return c.StopUnitContext(ctx, s.unit(), "replace", done) }); err != nil {
+				return err
+			}
+			if _, err := c.DisableUnitFilesContext(ctx, []string{s.unit()}, false); err != nil {
+				return err
+			}
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		} else if !os.IsNotExist(err) {
+			return err
+		}
+		_ = c.ResetFailedUnitContext(ctx, s.unit()) // it may not have failed
+		return c.ReloadContext(ctx)
+	})
+}
+
 func (s systemd) Running(ctx context.Context) (running bool, err error) {
 	err = withSystemd(ctx, func(c *dbus.Conn) error {
 		p, err := c.GetUnitPropertyContext(ctx, s.unit(), "ActiveState")

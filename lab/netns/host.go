@@ -61,6 +61,9 @@ func (h *Host) closeGroup() {
 
 func (h *Host) folder() string { return filepath.Join(h.bed.Dir, "hosts", h.Name) }
 
+// Upper is where everything lies that differs on the host's disk from the machine's, as the kernel's overlay has it.
+func (h *Host) Upper() string { return filepath.Join(h.folder(), "upper") }
+
 // start boots the host; fresh says that its disk is new.
 func (h *Host) start(fresh bool, mounts []string) error {
 	for _, dir := range []string{"root", "upper", "work"} {

@@ -33,6 +33,10 @@ func probe(args []string) int {
 		err = get(args[1])
 	case "fetch":
 		err = fetch(args[1])
+	case "list":
+		err = list(os.Stdout)
+	case "shown":
+		err = shown(args[1], args[2], args[3])
 	case "ping":
 		err = ping(args[1])
 	case "impersonate":

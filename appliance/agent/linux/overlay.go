@@ -189,7 +189,14 @@ const maxHosts = 4 << 20
 // writeHosts puts the block into the file, in place: in a container or a network namespace the file is a mount, which a rename would
 // miss (NET-1). The lock is for other installations on this machine.
 func writeHosts(path string, block []byte) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	how := os.O_RDWR
+	if len(block) > 0 {
+		how |= os.O_CREATE
+	}
+	f, err := os.OpenFile(path, how, 0o644)
+	if os.IsNotExist(err) {
+		return nil // and there is nothing to take out
+	}
 	if err != nil {
 		return err
 	}
@@ -208,6 +215,11 @@ func writeHosts(path string, block []byte) error {
 	want := membership.ReplaceHosts(have, block)
 	if string(want) == string(have) {
 		return nil
+	}
+	if len(want) == 0 { // it was not there before, or as good as
+		if err := os.Remove(path); err == nil {
+			return nil
+		} // a mount: it stays, and is emptied
 	}
 	if _, err := f.WriteAt(want, 0); err != nil {
 		return fail(err)
