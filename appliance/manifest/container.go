@@ -61,8 +61,10 @@ func (c *checker) mount(at, source string) {
 	made := func(o Resource) bool {
 		return o.Kind == wire.File && o.Path == source || o.Kind == wire.Directory && within(source, o.Path)
 	}
+	name, is := strings.CutPrefix(source, "${dir}/certificates/")
+	_, certificate := c.m.Certificates[name]
 	switch {
-	case slices.ContainsFunc(c.m.Resources, made):
+	case slices.ContainsFunc(c.m.Resources, made) || is && certificate:
 	case strings.HasPrefix(source, "${dir}/"):
 		c.errs.add(at, "add it to resources", appliance.Quote(source)+" is no directory or file of this manifest")
 	case !slices.ContainsFunc(c.m.Privileged, func(p Privilege) bool { return p.Path != "" && within(source, p.Path) }):

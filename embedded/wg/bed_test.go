@@ -79,6 +79,7 @@ func (b *bed) host(name string) *host {
 		}
 	})
 	b.ip("-n", h.ns, "link", "set", "lo", "up")
+	b.ip("netns", "exec", h.ns, "sysctl", "-qw", "net.ipv4.ip_forward=0") // a namespace takes over what this machine has
 	h.process = h.spawn()
 	return h
 }
