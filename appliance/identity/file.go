@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/durable"
 )
@@ -48,23 +50,32 @@ func save(dir string, parts []part) error {
 	return durable.SyncFolder(dir)
 }
 
-var unfinished = regexp.MustCompile(`^\.[a-z-]+\.key\.([0-9]+)\.[0-9]+$`)
+var unfinished = regexp.MustCompile(`^\.[a-z-]+\.key\.[0-9]+$`)
 
-// sweep removes what create left of a process that was killed in it: a copy of a key that nothing else would remove.
+// sweep removes what create left of a process that was killed in it: a copy of a key that nothing else would remove. Who is still at it
+// holds the file's lock.
 func sweep(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		m := unfinished.FindStringSubmatch(entry.Name())
-		if m == nil {
+		if !unfinished.MatchString(entry.Name()) {
 			continue
 		}
-		if _, err := os.Stat("/proc/" + m[1]); err == nil {
-			continue // it is still at it
+		path := filepath.Join(dir, entry.Name())
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
-		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return err
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			err = os.Remove(path)
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -73,21 +84,34 @@ func sweep(dir string) error {
 
 // create puts a whole file under name, or nothing. Linking instead of renaming makes the first of two writers win.
 func create(dir, name string, text []byte) error {
-	f, err := os.CreateTemp(dir, fmt.Sprintf(".%s.%d.", name, os.Getpid())) // 0600
+	for {
+		err := tryCreate(dir, name, text)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if _, gone := os.Stat(dir); gone != nil {
+			return err
+		} // else another's sweep came between making the file and locking it
+	}
+}
+
+func tryCreate(dir, name string, text []byte) error {
+	f, err := os.CreateTemp(dir, "."+name+".") // 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // a sweep that has it removes it
+		return err
 	}
-	if e := f.Close(); err == nil {
-		err = e
+	if _, err := f.Write(text); err != nil {
+		return err
 	}
-	if err == nil {
-		err = os.Link(f.Name(), filepath.Join(dir, name))
+	if err := f.Sync(); err != nil {
+		return err
 	}
+	err = os.Link(f.Name(), filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

@@ -99,7 +99,7 @@ func wantHub(t *testing.T, host *netns.Host) {
 		}
 	}
 	slices.Sort(have)
-	want := []string{"mesh-broker mesh-broker@hub", "mesh-controller mesh-controller@hub", "mesh-network mesh-network@hub", "mesh-store mesh-store@hub"}
+	want := []string{"artifact-store artifact-store@hub", "mesh-broker mesh-broker@hub", "mesh-controller mesh-controller@hub", "mesh-network mesh-network@hub", "mesh-store mesh-store@hub"}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("instances (-want +got):\n%s", diff)
 	}
