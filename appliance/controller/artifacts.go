@@ -33,11 +33,7 @@ const (
 )
 
 // grantArtifact gives an operator leave to push.
-func (c *Controller) grantArtifact(ctx context.Context, a asked) (any, error) {
-	var ask operators.GrantPush
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) grantArtifact(ctx context.Context, a asked, ask operators.GrantPush) (any, error) {
 	if _, err := appliance.ParseName[appliance.ModuleName]("module", string(ask.Module)); err != nil {
 		return nil, err
 	}
@@ -64,11 +60,7 @@ func (c *Controller) grantArtifact(ctx context.Context, a asked) (any, error) {
 	return operators.GrantedPush{Grant: text, Port: c.cfg.Artifacts.Port(), MaxBytes: grant.MaxBytes, Expires: grant.Expires}, err
 }
 
-func (c *Controller) listArtifacts(_ context.Context, a asked) (any, error) {
-	var ask operators.ListArtifacts
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) listArtifacts(_ context.Context, a asked, ask operators.ListArtifacts) (any, error) {
 	all, err := c.cfg.Artifacts.List(ask.Module)
 	if err != nil {
 		return nil, err
@@ -77,11 +69,7 @@ func (c *Controller) listArtifacts(_ context.Context, a asked) (any, error) {
 	return operators.Artifacts{Artifacts: shownArtifacts(all[:len(all)-more]), More: more}, nil
 }
 
-func (c *Controller) showArtifact(ctx context.Context, a asked) (any, error) {
-	var ask operators.ShowArtifact
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) showArtifact(ctx context.Context, a asked, ask operators.ShowArtifact) (any, error) {
 	found, err := c.cfg.Artifacts.Find(ask.Digest)
 	if err != nil {
 		return nil, err

@@ -14,11 +14,7 @@ import (
 )
 
 // convergeNode moves an adopted node to converged; while something that was there before would be cut off that is refused, by name (NODE-7).
-func (c *Controller) convergeNode(ctx context.Context, a asked) (any, error) {
-	var ask operators.ConvergeNode
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) convergeNode(ctx context.Context, a asked, ask operators.ConvergeNode) (any, error) {
 	if !ask.Force {
 		states, err := c.cfg.Store.NodeStates(ctx)
 		if err != nil {

@@ -15,11 +15,7 @@ import (
 )
 
 // removeNode takes a node out of the mesh, whether its machine is there or not (NODE-8).
-func (c *Controller) removeNode(ctx context.Context, a asked) (any, error) {
-	var ask operators.RemoveNode
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) removeNode(ctx context.Context, a asked, ask operators.RemoveNode) (any, error) {
 	id, err := c.node(ctx, ask.Node)
 	if err != nil {
 		return nil, err
@@ -65,11 +61,7 @@ func (c *Controller) hearLeaving(ctx context.Context, who store.Speaker) bus.Ver
 }
 
 // replaceNode makes the token with which another machine takes a node's place. Until it does, the present one stays.
-func (c *Controller) replaceNode(ctx context.Context, a asked) (any, error) {
-	var ask operators.ReplaceNode
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) replaceNode(ctx context.Context, a asked, ask operators.ReplaceNode) (any, error) {
 	id, err := c.node(ctx, ask.Node)
 	if err != nil {
 		return nil, err

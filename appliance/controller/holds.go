@@ -12,33 +12,21 @@ import (
 	"github.com/novox/mesh/appliance/store"
 )
 
-func (c *Controller) holdNode(ctx context.Context, a asked) (any, error) {
-	var ask operators.HoldNode
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) holdNode(ctx context.Context, a asked, ask operators.HoldNode) (any, error) {
 	defer c.wakeHolds()
 	return c.switchNode(ctx, ask.Node, held, func(id appliance.NodeID, decide store.Decide) error {
 		return c.cfg.Store.HoldNode(ctx, a.by, id, ask.For, decide)
 	})
 }
 
-func (c *Controller) drainNode(ctx context.Context, a asked) (any, error) {
-	var ask operators.DrainNode
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) drainNode(ctx context.Context, a asked, ask operators.DrainNode) (any, error) {
 	drained := func(old, new resolve.Plan) resolve.Plan { return resolve.Switch(old, new) }
 	return c.switchNode(ctx, ask.Node, drained, func(id appliance.NodeID, decide store.Decide) error {
 		return c.cfg.Store.DrainNode(ctx, a.by, id, decide)
 	})
 }
 
-func (c *Controller) resumeNode(ctx context.Context, a asked) (any, error) {
-	var ask operators.ResumeNode
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) resumeNode(ctx context.Context, a asked, ask operators.ResumeNode) (any, error) {
 	resumed := func(old, new resolve.Plan) resolve.Plan { return held(resolve.Switch(old, new), new) }
 	return c.switchNode(ctx, ask.Node, resumed, func(id appliance.NodeID, decide store.Decide) error {
 		return c.cfg.Store.ResumeNode(ctx, a.by, id, decide)

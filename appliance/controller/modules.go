@@ -13,11 +13,7 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-func (c *Controller) registerModule(ctx context.Context, a asked) (any, error) {
-	var ask operators.RegisterModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) registerModule(ctx context.Context, a asked, ask operators.RegisterModule) (any, error) {
 	m, err := manifest.Parse(ask.Manifest)
 	if err != nil {
 		return nil, err
@@ -64,11 +60,7 @@ func (c *Controller) listModules(ctx context.Context, _ asked) (any, error) {
 	return out, nil
 }
 
-func (c *Controller) showModule(ctx context.Context, a asked) (any, error) {
-	var ask operators.ShowModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) showModule(ctx context.Context, a asked, ask operators.ShowModule) (any, error) {
 	m, err := c.module(ctx, ask.Module)
 	if err != nil {
 		return nil, err
@@ -97,11 +89,7 @@ func privileges(m *manifest.Manifest, instance appliance.InstanceName) (out []op
 }
 
 // removeModule forgets a module, or only tells what could not be without it.
-func (c *Controller) removeModule(ctx context.Context, a asked) (any, error) {
-	var ask operators.RemoveModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) removeModule(ctx context.Context, a asked, ask operators.RemoveModule) (any, error) {
 	out := operators.RemovedModule{Module: ask.Module, Broken: []operators.ModuleUse{}, Nodes: []appliance.NodeName{}}
 	var broken []store.Use
 	var err error
@@ -161,11 +149,7 @@ func healthOf(s store.NodeState, name appliance.InstanceName) wire.HealthState {
 	return wire.Starting
 }
 
-func (c *Controller) assignModule(ctx context.Context, a asked) (any, error) {
-	var ask operators.AssignModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) assignModule(ctx context.Context, a asked, ask operators.AssignModule) (any, error) {
 	node, err := c.node(ctx, ask.Node)
 	if err != nil {
 		return nil, err
@@ -182,11 +166,7 @@ func (c *Controller) assignModule(ctx context.Context, a asked) (any, error) {
 	return c.recorded(ctx, ask.As, "")
 }
 
-func (c *Controller) unassignModule(ctx context.Context, a asked) (any, error) {
-	var ask operators.UnassignModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) unassignModule(ctx context.Context, a asked, ask operators.UnassignModule) (any, error) {
 	node, err := c.node(ctx, ask.Node)
 	if err != nil {
 		return nil, err
@@ -229,11 +209,7 @@ func (c *Controller) recorded(ctx context.Context, instance appliance.InstanceNa
 	return out, nil
 }
 
-func (c *Controller) listAudit(ctx context.Context, a asked) (any, error) {
-	var ask operators.ListAudit
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) listAudit(ctx context.Context, a asked, ask operators.ListAudit) (any, error) {
 	if ask.Limit == 0 {
 		ask.Limit = 100
 	}

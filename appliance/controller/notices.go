@@ -11,11 +11,7 @@ import (
 )
 
 // checkNodes asks nodes to look now (DEC-6). It records nothing: played again within its time, the request causes another look.
-func (c *Controller) checkNodes(_ context.Context, a asked) (any, error) {
-	var ask operators.CheckNodes
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) checkNodes(_ context.Context, a asked, ask operators.CheckNodes) (any, error) {
 	nodes, err := c.roster.chosen(ask.Nodes)
 	if err != nil {
 		return nil, err

@@ -13,11 +13,7 @@ import (
 )
 
 // purgeData asks a node to remove the data that it keeps of an instance (MOD-10). What is kept afterwards is in its next report.
-func (c *Controller) purgeData(ctx context.Context, a asked) (any, error) {
-	var ask operators.PurgeData
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) purgeData(ctx context.Context, a asked, ask operators.PurgeData) (any, error) {
 	p, err := c.pending(ctx)
 	if err != nil {
 		return nil, err

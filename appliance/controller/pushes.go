@@ -112,26 +112,23 @@ func (p pending) with(module appliance.ModuleName) (nodes []resolve.Node, err er
 	return nodes, nil
 }
 
-// scoped reads what a plan or push is about, and what is pending there.
-func (c *Controller) scoped(ctx context.Context, a asked) (ask operators.Scope, p pending, nodes []resolve.Node, err error) {
-	if err = a.read(&ask); err != nil {
-		return ask, p, nil, err
-	}
+// scoped gives the nodes that a plan or push is about, and what is pending there.
+func (c *Controller) scoped(ctx context.Context, ask operators.Scope) (p pending, nodes []resolve.Node, err error) {
 	if p, err = c.pending(ctx); err != nil {
-		return ask, p, nil, err
+		return p, nil, err
 	}
 	if nodes, err = p.scope(ask.Nodes); err != nil || ask.Only == "" {
-		return ask, p, nodes, err
+		return p, nodes, err
 	}
 	with, err := p.with(ask.Only)
 	if len(ask.Nodes) == 0 {
 		nodes = with
 	}
-	return ask, p, nodes, err
+	return p, nodes, err
 }
 
-func (c *Controller) showPlan(ctx context.Context, a asked) (any, error) {
-	ask, p, nodes, err := c.scoped(ctx, a)
+func (c *Controller) showPlan(ctx context.Context, a asked, ask operators.Scope) (any, error) {
+	p, nodes, err := c.scoped(ctx, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -174,10 +171,10 @@ func shownChanges(changes []resolve.Change) []operators.Change {
 }
 
 // pushPlan approves and sends. Where nothing changed nothing is sent.
-func (c *Controller) pushPlan(ctx context.Context, a asked) (any, error) {
+func (c *Controller) pushPlan(ctx context.Context, a asked, ask operators.Scope) (any, error) {
 	c.composing.Lock()
 	defer c.composing.Unlock()
-	ask, p, nodes, err := c.scoped(ctx, a)
+	p, nodes, err := c.scoped(ctx, ask)
 	if err != nil {
 		return nil, err
 	}

@@ -28,42 +28,53 @@ type asked struct {
 
 // verbs are the operators' requests. A test holds this map and the authorization table against each other.
 var verbs = map[operators.Verb]func(*Controller, context.Context, asked) (any, error){
-	operators.TokenCreate:    (*Controller).createToken,
+	operators.TokenCreate:    taking((*Controller).createToken),
 	operators.TokenList:      (*Controller).listTokens,
-	operators.TokenRevoke:    (*Controller).revokeToken,
-	operators.ModuleRegister: (*Controller).registerModule,
+	operators.TokenRevoke:    taking((*Controller).revokeToken),
+	operators.ModuleRegister: taking((*Controller).registerModule),
 	operators.ModuleList:     (*Controller).listModules,
-	operators.ModuleShow:     (*Controller).showModule,
-	operators.ModuleAssign:   (*Controller).assignModule,
-	operators.ModuleUnassign: (*Controller).unassignModule,
-	operators.ModuleRemove:   (*Controller).removeModule,
-	operators.ModuleStop:     (*Controller).stopModule,
-	operators.ModuleStart:    (*Controller).startModule,
-	operators.ModulePurge:    (*Controller).purgeData,
-	operators.ModuleRestart:  (*Controller).restartModule,
-	operators.SettingSet:     (*Controller).setSetting,
-	operators.SettingUnset:   (*Controller).unsetSetting,
-	operators.SettingList:    (*Controller).listSettings,
-	operators.PlanShow:       (*Controller).showPlan,
-	operators.PlanPush:       (*Controller).pushPlan,
-	operators.PlanList:       (*Controller).listPlans,
-	operators.PlanRollback:   (*Controller).rollback,
+	operators.ModuleShow:     taking((*Controller).showModule),
+	operators.ModuleAssign:   taking((*Controller).assignModule),
+	operators.ModuleUnassign: taking((*Controller).unassignModule),
+	operators.ModuleRemove:   taking((*Controller).removeModule),
+	operators.ModuleStop:     taking((*Controller).stopModule),
+	operators.ModuleStart:    taking((*Controller).startModule),
+	operators.ModulePurge:    taking((*Controller).purgeData),
+	operators.ModuleRestart:  taking((*Controller).restartModule),
+	operators.SettingSet:     taking((*Controller).setSetting),
+	operators.SettingUnset:   taking((*Controller).unsetSetting),
+	operators.SettingList:    taking((*Controller).listSettings),
+	operators.PlanShow:       taking((*Controller).showPlan),
+	operators.PlanPush:       taking((*Controller).pushPlan),
+	operators.PlanList:       taking((*Controller).listPlans),
+	operators.PlanRollback:   taking((*Controller).rollback),
 	operators.StatusShow:     (*Controller).showStatus,
 	operators.OverlayShow:    (*Controller).showOverlay,
-	operators.NodeCheck:      (*Controller).checkNodes,
-	operators.NodeHold:       (*Controller).holdNode,
-	operators.NodeDrain:      (*Controller).drainNode,
-	operators.NodeResume:     (*Controller).resumeNode,
-	operators.NodeConverge:   (*Controller).convergeNode,
-	operators.SessionLogs:    (*Controller).openLogs,
-	operators.SessionExec:    (*Controller).openExec,
-	operators.SessionSend:    (*Controller).sendSession,
-	operators.NodeRemove:     (*Controller).removeNode,
-	operators.NodeReplace:    (*Controller).replaceNode,
-	operators.AuditList:      (*Controller).listAudit,
-	operators.ArtifactGrant:  (*Controller).grantArtifact,
-	operators.ArtifactList:   (*Controller).listArtifacts,
-	operators.ArtifactShow:   (*Controller).showArtifact,
+	operators.NodeCheck:      taking((*Controller).checkNodes),
+	operators.NodeHold:       taking((*Controller).holdNode),
+	operators.NodeDrain:      taking((*Controller).drainNode),
+	operators.NodeResume:     taking((*Controller).resumeNode),
+	operators.NodeConverge:   taking((*Controller).convergeNode),
+	operators.SessionLogs:    taking((*Controller).openLogs),
+	operators.SessionExec:    taking((*Controller).openExec),
+	operators.SessionSend:    taking((*Controller).sendSession),
+	operators.NodeRemove:     taking((*Controller).removeNode),
+	operators.NodeReplace:    taking((*Controller).replaceNode),
+	operators.AuditList:      taking((*Controller).listAudit),
+	operators.ArtifactGrant:  taking((*Controller).grantArtifact),
+	operators.ArtifactList:   taking((*Controller).listArtifacts),
+	operators.ArtifactShow:   taking((*Controller).showArtifact),
+}
+
+// taking reads a verb's arguments before it is carried out.
+func taking[T any](verb func(*Controller, context.Context, asked, T) (any, error)) func(*Controller, context.Context, asked) (any, error) {
+	return func(c *Controller, ctx context.Context, a asked) (any, error) {
+		var ask T
+		if err := wire.Decode(a.arguments, &ask); err != nil {
+			return nil, appliance.Errorf(appliance.Invalid, "read arguments: %w", err).WithHint("the command may be of another version than the hub")
+		}
+		return verb(c, ctx, a, ask)
+	}
 }
 
 // hearRequest verifies, carries out and answers an operator's request. Several may be under way; a caller that floods waits for its own.
@@ -172,12 +183,4 @@ func (c *Controller) sealed(id appliance.OperatorID, asked wire.Header, a operat
 	h := c.header(wire.KindAnswer, string(id))
 	h.Nonce = asked.Nonce
 	return wire.Seal(h, body, c.cfg.Keys.Signing)
-}
-
-// read takes the arguments of a request.
-func (a asked) read(into any) error {
-	if err := wire.Decode(a.arguments, into); err != nil {
-		return appliance.Errorf(appliance.Invalid, "read arguments: %w", err).WithHint("the command may be of another version than the hub")
-	}
-	return nil
 }

@@ -20,11 +20,7 @@ const (
 	historyLimit = 20
 )
 
-func (c *Controller) listPlans(ctx context.Context, a asked) (any, error) {
-	var ask operators.ListPlans
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) listPlans(ctx context.Context, a asked, ask operators.ListPlans) (any, error) {
 	if ask.Limit == 0 {
 		ask.Limit = historyLimit
 	}
@@ -71,11 +67,7 @@ type back struct {
 }
 
 // rollback approves an earlier plan again and renders it with today's facts (DEC-9). Intent stays as it is recorded.
-func (c *Controller) rollback(ctx context.Context, a asked) (any, error) {
-	var ask operators.Rollback
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) rollback(ctx context.Context, a asked, ask operators.Rollback) (any, error) {
 	c.composing.Lock()
 	defer c.composing.Unlock()
 	p, err := c.pending(ctx)

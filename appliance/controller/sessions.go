@@ -37,9 +37,9 @@ const (
 	neverHeardHint = "mesh status says when it was last heard of"
 )
 
-func (c *Controller) openLogs(ctx context.Context, a asked) (any, error) {
-	return c.openSession(ctx, a, func(o operators.OpenSession) error {
-		if o.Open.Logs == nil {
+func (c *Controller) openLogs(_ context.Context, a asked, ask operators.OpenSession) (any, error) {
+	return c.openSession(a, ask, func() error {
+		if ask.Open.Logs == nil {
 			return appliance.Errorf(appliance.Invalid, "open session: it is not for logs")
 		}
 		return nil
@@ -47,20 +47,16 @@ func (c *Controller) openLogs(ctx context.Context, a asked) (any, error) {
 }
 
 // openExec is audited before anything runs (OPS-2).
-func (c *Controller) openExec(ctx context.Context, a asked) (any, error) {
-	return c.openSession(ctx, a, func(o operators.OpenSession) error {
-		if len(o.Open.Command) == 0 {
+func (c *Controller) openExec(ctx context.Context, a asked, ask operators.OpenSession) (any, error) {
+	return c.openSession(a, ask, func() error {
+		if len(ask.Open.Command) == 0 {
 			return appliance.Errorf(appliance.Invalid, "open session: it has no command")
 		}
-		return c.cfg.Store.RecordAction(ctx, a.by, "module exec", string(o.Open.Instance)+"@"+string(o.Node), map[string]any{"command": o.Open.Command})
+		return c.cfg.Store.RecordAction(ctx, a.by, "module exec", string(ask.Open.Instance)+"@"+string(ask.Node), map[string]any{"command": ask.Open.Command})
 	})
 }
 
-func (c *Controller) openSession(_ context.Context, a asked, admit func(operators.OpenSession) error) (any, error) {
-	var ask operators.OpenSession
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) openSession(a asked, ask operators.OpenSession, admit func() error) (any, error) {
 	if !wire.ValidSession(ask.Session) || !wire.OwnsInbox(wire.OperatorUser(a.operator), ask.Output) || ask.Credit < 1 || ask.Credit > wire.MaxCredit {
 		return nil, appliance.Errorf(appliance.Invalid, "open session: its name, where its output goes, or its credit is none")
 	}
@@ -80,7 +76,7 @@ func (c *Controller) openSession(_ context.Context, a asked, admit func(operator
 	if ask.Open.Run == "" || a.by.At.Sub(seen) > lostAfter {
 		return nil, appliance.Errorf(appliance.Unavailable, "open session: node %s is not there now", ask.Node).WithHint(neverHeardHint).WithNext("mesh status")
 	}
-	if err := admit(ask); err != nil {
+	if err := admit(); err != nil {
 		return nil, err
 	}
 	if err := c.sessions.add(ask.Session, r, a.by.At); err != nil {
@@ -140,11 +136,7 @@ func (s *sessions) drop(name string) {
 	delete(s.open, name)
 }
 
-func (c *Controller) sendSession(_ context.Context, a asked) (any, error) {
-	var ask operators.SendSession
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) sendSession(_ context.Context, a asked, ask operators.SendSession) (any, error) {
 	if len(ask.Input) > wire.MaxFrame || ask.Credit < 0 || ask.Credit > wire.MaxCredit {
 		return nil, appliance.Errorf(appliance.Invalid, "send to session: too much at once")
 	}

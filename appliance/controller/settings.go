@@ -13,11 +13,7 @@ import (
 	"github.com/novox/mesh/appliance/wire"
 )
 
-func (c *Controller) setSetting(ctx context.Context, a asked) (any, error) {
-	var ask operators.SetSetting
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) setSetting(ctx context.Context, a asked, ask operators.SetSetting) (any, error) {
 	node, err := c.nodeOrAll(ctx, ask.Node)
 	if err != nil {
 		return nil, err
@@ -28,11 +24,7 @@ func (c *Controller) setSetting(ctx context.Context, a asked) (any, error) {
 	return c.recorded(ctx, "", ask.Module)
 }
 
-func (c *Controller) unsetSetting(ctx context.Context, a asked) (any, error) {
-	var ask operators.UnsetSetting
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) unsetSetting(ctx context.Context, a asked, ask operators.UnsetSetting) (any, error) {
 	node, err := c.nodeOrAll(ctx, ask.Node)
 	if err != nil {
 		return nil, err
@@ -51,11 +43,7 @@ func (c *Controller) nodeOrAll(ctx context.Context, name appliance.NodeName) (ap
 	return c.node(ctx, name)
 }
 
-func (c *Controller) listSettings(ctx context.Context, a asked) (any, error) {
-	var ask operators.ListSettings
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) listSettings(ctx context.Context, a asked, ask operators.ListSettings) (any, error) {
 	if _, err := c.module(ctx, ask.Module); err != nil {
 		return nil, err
 	}

@@ -74,19 +74,15 @@ func switchedModules(node appliance.NodeName, old, new resolve.Plan) (out []oper
 	return out
 }
 
-func (c *Controller) stopModule(ctx context.Context, a asked) (any, error) {
-	return c.switchModule(ctx, a, true)
+func (c *Controller) stopModule(ctx context.Context, a asked, ask operators.SwitchModule) (any, error) {
+	return c.switchModule(ctx, a, ask, true)
 }
 
-func (c *Controller) startModule(ctx context.Context, a asked) (any, error) {
-	return c.switchModule(ctx, a, false)
+func (c *Controller) startModule(ctx context.Context, a asked, ask operators.SwitchModule) (any, error) {
+	return c.switchModule(ctx, a, ask, false)
 }
 
-func (c *Controller) switchModule(ctx context.Context, a asked, stopped bool) (any, error) {
-	var ask operators.SwitchModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) switchModule(ctx context.Context, a asked, ask operators.SwitchModule, stopped bool) (any, error) {
 	node, err := c.nodeOrAll(ctx, ask.Node)
 	if err != nil {
 		return nil, err
@@ -101,11 +97,7 @@ func (c *Controller) switchModule(ctx context.Context, a asked, stopped bool) (a
 }
 
 // restartModule asks the nodes on which an instance runs to start it anew. It records nothing but that it was asked for.
-func (c *Controller) restartModule(ctx context.Context, a asked) (any, error) {
-	var ask operators.SwitchModule
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) restartModule(ctx context.Context, a asked, ask operators.SwitchModule) (any, error) {
 	node, err := c.nodeOrAll(ctx, ask.Node)
 	if err != nil {
 		return nil, err

@@ -20,11 +20,7 @@ const (
 	maxUses = 10_000
 )
 
-func (c *Controller) createToken(ctx context.Context, a asked) (any, error) {
-	var ask operators.NewToken
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) createToken(ctx context.Context, a asked, ask operators.NewToken) (any, error) {
 	return c.makeToken(ctx, a.by, ask, "")
 }
 
@@ -106,11 +102,7 @@ func tokenState(t store.Token, now time.Time) string {
 	return "open"
 }
 
-func (c *Controller) revokeToken(ctx context.Context, a asked) (any, error) {
-	var ask operators.RevokeToken
-	if err := a.read(&ask); err != nil {
-		return nil, err
-	}
+func (c *Controller) revokeToken(ctx context.Context, a asked, ask operators.RevokeToken) (any, error) {
 	if err := c.cfg.Store.RevokeToken(ctx, a.by, ask.ID); err != nil {
 		return nil, fmt.Errorf("revoke token: %w", err)
 	}

@@ -29,14 +29,7 @@ func noAnswer(err error) bool { return appliance.IsReason(err, noSupervisor) }
 // Start sees to it that the process of dir is what spec says and that a supervisor keeps it so: command with dir appended, which must
 // call Run. It is started detached where none is there. A running process is restarted only when what it is made of has changed.
 func Start(ctx context.Context, dir string, spec Spec, command []string) error {
-	spec.Version = Version
-	if err := spec.check(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	release, err := lock(dir, "start.lock", true)
+	release, err := prepare(dir, &spec)
 	if err != nil {
 		return err
 	}
@@ -76,14 +69,7 @@ func Start(ctx context.Context, dir string, spec Spec, command []string) error {
 // Halt sees to it that the process of dir is described as spec says and does not run, and that nothing keeps it: a start of the machine
 // starts nothing there either. Start has it run again.
 func Halt(ctx context.Context, dir string, spec Spec) error {
-	spec.Version = Version
-	if err := spec.check(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	release, err := lock(dir, "start.lock", true)
+	release, err := prepare(dir, &spec)
 	if err != nil {
 		return err
 	}
@@ -95,6 +81,18 @@ func Halt(ctx context.Context, dir string, spec Spec) error {
 		return nil
 	}
 	return writeSpec(dir, spec)
+}
+
+// prepare checks spec, and makes the folder the caller's alone until release.
+func prepare(dir string, spec *Spec) (release func(), err error) {
+	spec.Version = Version
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return lock(dir, "start.lock", true)
 }
 
 // launch starts the supervisor in a session, a cgroup (where possible) and an environment of its own, so that nothing of who calls
