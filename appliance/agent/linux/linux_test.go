@@ -1004,3 +1004,18 @@ func TestPurge(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// MOD-14: a module runs as nobody's account but its own or another system account's, whatever its manifest calls it.
+func TestUsersAreNobodys(t *testing.T) {
+	m, _ := machine(t)
+	for _, args := range [][]string{{"--uid", "0", "--non-unique"}, {"--uid", "1999"}} { // root under another name, and a person
+		name := person(t)
+		if out, err := exec.Command("usermod", append(args, name)...).CombinedOutput(); err != nil {
+			t.Fatalf("usermod: %v: %s", err, out)
+		}
+		_, err := m.Effectors[wire.User].Observe(t.Context(), resource(wire.User, name, wire.UserSpec{Name: name}))
+		if appliance.KindOf(err) != appliance.Conflict || appliance.AsError(err).Hint == "" {
+			t.Errorf("usermod %v: %v", args, err)
+		}
+	}
+}

@@ -73,12 +73,32 @@ func (u users) Observe(_ context.Context, r wire.Resource) (host.Observation, er
 	if err != nil || !b.User {
 		return host.Observation{}, err
 	}
+	if err := nobodys(s.Name); err != nil {
+		return host.Observation{}, err
+	}
 	o := host.Observation{Present: true}
 	if o.Differs, err = u.another(s.Name); o.Differs == "" && !b.Group {
 		o.Differs = "no group of the same name"
 	}
 	o.Matches = o.Differs == ""
 	return o, err
+}
+
+// System accounts have numbers outside of these: what is in between belongs to people.
+const firstPerson, lastPerson = 1000, 60_000
+
+// nobodys refuses to run modules as a person, or as root under another name: no manifest says that it wants to (MOD-14).
+func nobodys(name string) error {
+	uid, err := userID(name)
+	if err != nil || uid != 0 && (uid < firstPerson || uid > lastPerson) {
+		return err
+	}
+	whose := "a person's"
+	if uid == 0 {
+		whose = "root's"
+	}
+	return appliance.Errorf(appliance.Conflict, "user %s is here already and %s (uid %d)", name, whose, uid).
+		WithHint("a module's user is a system account; give it another name in the manifest")
 }
 
 // another says how a user is not the one whose data is here; empty where it is, or has none.
