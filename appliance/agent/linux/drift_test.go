@@ -51,7 +51,7 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{artifactStore: newArtifactStore(t), id: appliance.NewNodeID(), authority: newAuthority(t), user: fmt.Sprintf("mt%dd", os.Getpid())}
 	t.Cleanup(func() { exec.Command("userdel", n.user).Run(); exec.Command("groupdel", n.user).Run() })
-	number := strconv.Itoa(55000 + os.Getpid()%1000) // of our own: others take the next one that is free
+	number := strconv.Itoa(61000 + os.Getpid()%1000) // of our own: others take the next one that is free
 	for _, args := range [][]string{{"groupadd", "--gid", number, n.user}, {"useradd", "--system", "--uid", number, "--gid", number, n.user}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, out)
