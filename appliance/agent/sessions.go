@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -263,11 +264,7 @@ func (s *sessions) carryOut(ctx context.Context, at *session, open wire.Opening,
 	a.Command = open.Command
 	resources := s.agent.watch.running(open.Instance, open.Part)
 	if len(resources) == 0 {
-		what := string(open.Instance)
-		if open.Part != "" {
-			what += "/" + open.Part
-		}
-		return 0, appliance.Errorf(appliance.NotFound, "attach to %s: nothing of that name runs on this node", what).WithNext("mesh status")
+		return 0, s.nothingOf(open)
 	}
 	if open.Logs != nil {
 		return 0, s.logs(ctx, at, resources, *open.Logs)
@@ -282,6 +279,19 @@ func (s *sessions) carryOut(ctx context.Context, at *session, open wire.Opening,
 		return 0, appliance.Errorf(appliance.Invalid, "attach to %s: not possible on this node", resources[0].ID)
 	}
 	return attacher.Exec(ctx, resources[0], a)
+}
+
+// nothingOf says that what is asked for does not run here, and what does.
+func (s *sessions) nothingOf(open wire.Opening) error {
+	var there []string
+	for _, r := range s.agent.watch.running(open.Instance, "") {
+		there = append(there, part(r))
+	}
+	if len(there) == 0 {
+		return appliance.Errorf(appliance.NotFound, "attach to %s: it has no process or container of its own on this node", open.Instance).
+			WithHint("the hub's parts write to the log of mesh-controller").WithNext("mesh status")
+	}
+	return appliance.Errorf(appliance.NotFound, "attach to %s/%s: there is none of that name", open.Instance, open.Part).WithHint("there is: " + strings.Join(there, ", "))
 }
 
 // logs sends the lines of each resource, together as they come where they are followed.

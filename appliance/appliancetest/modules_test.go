@@ -2,6 +2,7 @@ package appliancetest_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,26 @@ func TestPrivilegesAreShown(t *testing.T) {
 	if len(plan.Nodes) > 0 {
 		t.Errorf("pushed, and yet %+v", plan.Nodes)
 	}
+}
+
+// A module registered anew says where that waits for a push, so that the next command is the right one.
+func TestRegisteredAnew(t *testing.T) {
+	t.Parallel()
+	m := appliancetest.New(t)
+	register := func(content string, want ...appliance.NodeName) {
+		t.Helper()
+		manifest := fmt.Appendf(nil, `{"module": "app", "resources": [{"kind": "file", "path": "${dir}/conf", "content": %q}]}`, content)
+		var registered operators.Registered
+		m.Must(operators.ModuleRegister, operators.RegisterModule{Manifest: manifest}, &registered)
+		if !slices.Equal(want, registered.Nodes) {
+			t.Errorf("content %s waits for a push on %s, not %s", content, registered.Nodes, want)
+		}
+	}
+	register("x")
+	assign(m, "hub")
+	m.Push()
+	register("y", "hub")
+	register("x")
 }
 
 // MOD-7: a module that is assigned is not forgotten; by force its instances leave with the next push, and are named.

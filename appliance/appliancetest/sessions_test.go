@@ -219,7 +219,7 @@ func TestExec(t *testing.T) {
 			t.Fatal(what, err)
 		}
 		defer s.Close()
-		if _, err := s.Each(ctx, func(wire.Output) error { return nil }); appliance.KindOf(err) != kind || appliance.AsError(err).Text == "" {
+		if _, err := s.Each(ctx, func(wire.Output) error { return nil }); appliance.KindOf(err) != kind || appliance.AsError(err).Hint == "" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -281,9 +281,14 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Another operator, with the name of the session.
-	err = m.Dial(m.AddOperator("eva", operators.Viewer)).Call(ctx, operators.SessionSend, operators.SendSession{Session: ask.Session, Input: []byte("x")}, nil)
+	eva := m.Dial(m.AddOperator("eva", operators.Viewer))
+	err = eva.Call(ctx, operators.SessionSend, operators.SendSession{Session: ask.Session, Input: []byte("x")}, nil)
 	if appliance.KindOf(err) != appliance.NotFound {
 		t.Errorf("another operator's frame: %v", err)
+	}
+	// To close what is over is no mistake, and closes nothing of another's: the next frame still finds its session.
+	if err := eva.Call(ctx, operators.SessionSend, operators.SendSession{Session: ask.Session, Close: true}, nil); err != nil {
+		t.Errorf("closed by another operator: %v", err)
 	}
 	// The operator's own, with a frame that came before.
 	if err := s.Resize(ctx, wire.TerminalSize{Rows: 2, Columns: 2}); err != nil {

@@ -28,7 +28,8 @@ func (c *Controller) registerModule(ctx context.Context, a asked, ask operators.
 	if err := c.cfg.Store.RegisterModule(ctx, a.by, m); err != nil {
 		return nil, err
 	}
-	return operators.Registered{Module: m.Module, Version: m.Digest(), Changed: before.Digest != m.Digest(), Privileged: privileges(m, "")}, nil
+	done, err := c.recorded(ctx, "", m.Module)
+	return operators.Registered{Module: m.Module, Version: m.Digest(), Changed: before.Digest != m.Digest(), Nodes: done.Nodes, Privileged: privileges(m, "")}, err
 }
 
 func (c *Controller) module(ctx context.Context, name appliance.ModuleName) (store.Module, error) {

@@ -54,6 +54,7 @@ type Registered struct {
 	Module  appliance.ModuleName `json:"module"`
 	Version appliance.Digest     `json:"version"`
 	Changed bool                 `json:"changed"`
+	Nodes   []appliance.NodeName `json:"nodes"` // with changes not pushed
 
 	Privileged []Privilege `json:"privileged,omitempty"`
 }

@@ -36,7 +36,7 @@ func runs(m *manifest.Manifest, n Node, instance appliance.InstanceName) error {
 	for _, r := range m.Resources {
 		if r.Kind == wire.Container && n.Runtime == "" {
 			return appliance.Errorf(appliance.Conflict, "resolve instance %s: module %s has a container, and node %s has no container engine", instance, m.Module, n.Name).
-				WithHint("install Docker there, or assign the module to another node")
+				WithHint("install Docker there, or assign the module to another node; a node tells of a new engine within half a minute")
 		}
 	}
 	for _, name := range union(m.Artifacts, nil) {

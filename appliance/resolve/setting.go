@@ -46,14 +46,17 @@ func (c Choices) Of(m *manifest.Manifest, node appliance.NodeID, name string) (v
 	return "", FromNowhere
 }
 
+// Unset marks that a setting has neither a value nor a default.
+const Unset appliance.Reason = "setting-unset"
+
 // settings are the instance's values.
 func settings(chosen Choices, m *manifest.Manifest, n Node, instance appliance.InstanceName) (map[string]string, error) {
 	var values map[string]string
 	for _, name := range union(m.Settings, nil) {
 		value, from := chosen.Of(m, n.ID, name)
 		if from == FromNowhere {
-			return nil, appliance.Errorf(appliance.NotReady, "resolve instance %s on node %s: setting %s has no value, and no default", instance, n.Name, name).
-				WithHint(m.Settings[name].Description).WithNext("mesh setting set " + string(m.Module) + " " + name + " VALUE")
+			return nil, appliance.Errorf(appliance.Conflict, "resolve instance %s on node %s: setting %s has no value, and no default", instance, n.Name, name).
+				WithReason(Unset).WithHint(m.Settings[name].Description).WithNext("mesh setting set " + string(m.Module) + " " + name + " VALUE")
 		}
 		if values == nil {
 			values = map[string]string{}

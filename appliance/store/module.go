@@ -30,7 +30,11 @@ func (s *Store) RegisterModule(ctx context.Context, by By, m *manifest.Manifest)
 		if err := register(ctx, tx, by, m); err != nil {
 			return err
 		}
-		return judgeChanged(ctx, tx, func(a resolve.Assignment) bool { return a.Module == m.Module })
+		err := judgeChanged(ctx, tx, func(a resolve.Assignment) bool { return a.Module == m.Module })
+		if appliance.IsReason(err, resolve.Unset) { // and none can be given before the module has the setting
+			return appliance.AsError(err).WithHint("the module is assigned: a setting that comes to it needs a default in its manifest").WithNext("")
+		}
+		return err
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/novox/mesh/appliance"
+	"github.com/novox/mesh/appliance/manifest"
 	"github.com/novox/mesh/appliance/resolve"
 	"github.com/novox/mesh/appliance/store"
 )
@@ -45,7 +46,7 @@ func TestSettings(t *testing.T) {
 		}
 		return out
 	}
-	wantRefusal(t, s.Assign(t.Context(), by(), resolve.Assignment{Module: "site", Node: second}), appliance.NotReady, "") // theme has no value
+	wantRefusal(t, s.Assign(t.Context(), by(), resolve.Assignment{Module: "site", Node: second}), appliance.Conflict, resolve.Unset) // theme has no value
 	good(set("", "theme", "dark"))
 	assign(t, s, "site", "", g.Hub.ID)
 	assign(t, s, "site", "", second)
@@ -61,13 +62,20 @@ func TestSettings(t *testing.T) {
 		t.Errorf("nothing nearer is named: %v", appliance.AsError(err).Hint)
 	}
 	wantRefusal(t, unset("", "none"), appliance.NotFound, "")
-	wantRefusal(t, unset(g.Hub.ID, "title"), appliance.NotFound, "") // the mesh's, not the hub's
-	wantRefusal(t, unset("", "theme"), appliance.NotReady, "")       // two instances live on it
+	wantRefusal(t, unset(g.Hub.ID, "title"), appliance.NotFound, "")      // the mesh's, not the hub's
+	wantRefusal(t, unset("", "theme"), appliance.Conflict, resolve.Unset) // two instances live on it
 	wantRefusal(t, set(appliance.NewNodeID(), "title", "x"), appliance.NotFound, "")
 	wantRefusal(t, set("", "title", strings.Repeat("x", resolve.MaxSetting+1)), appliance.Invalid, "")
 	wantRefusal(t, set("", "title", "a\x00b"), appliance.Invalid, "")
 	wantRefusal(t, set("", "title", "a\xffb"), appliance.Invalid, "")
 	wantRefusal(t, s.SetSetting(t.Context(), by(), resolve.Setting{Module: "none", Name: "title"}), appliance.NotFound, "")
+	m, err := manifest.Parse([]byte(strings.Replace(titled, `"theme"`, `"motto": {"description": "below the title"}, "theme"`, 1)))
+	good(err)
+	refused := s.RegisterModule(t.Context(), by(), m) // no value can be given before the module has the setting
+	wantRefusal(t, refused, appliance.Conflict, resolve.Unset)
+	if e := appliance.AsError(refused); !strings.Contains(e.Hint, "default") || e.Next != "" {
+		t.Errorf("no way out of %v: %q, next %q", refused, e.Hint, e.Next)
+	}
 	good(set("", "title", "Theirs")) // no change
 	if d := cmp.Diff(before, everythingRecorded(t, s), addresses, prefixes); d != "" {
 		t.Errorf("a refusal, or nothing new, changed the records: %s", d)

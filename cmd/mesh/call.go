@@ -32,6 +32,10 @@ func (g *global) credential() (operators.Credential, error) {
 	if err != nil {
 		return operators.Credential{}, err
 	}
+	if m, err := leave.Find(i); err == nil && m.Left { // on a hub the credential is among what is kept
+		return operators.Credential{}, appliance.Errorf(appliance.Conflict, "ask mesh %s: this machine is in it no more, and only what was kept is here", m.MeshName).
+			WithHint("leaving again lists that").WithNext(m.Command())
+	}
 	c, err := operators.ReadCredential(i.Operator())
 	switch {
 	case os.IsNotExist(err):

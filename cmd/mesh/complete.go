@@ -69,6 +69,11 @@ func instanceNames(ctx context.Context, g *global) (out []string) {
 	return slices.Compact(out)
 }
 
+// scopedNames offers instances, and each of them on each of its nodes.
+func scopedNames(ctx context.Context, g *global) []string {
+	return append(instanceNames(ctx, g), placedNames(ctx, g)...)
+}
+
 func references(ctx context.Context, g *global) (out []string) {
 	for _, a := range ask[operators.Artifacts](ctx, g, operators.ArtifactList).Artifacts {
 		out = append(out, a.Reference)

@@ -61,6 +61,7 @@ arguments that no shell reads. It ends with the command's own exit code. Every u
 			return a.run(c.Context(), cl, nodes[0], open)
 		}}
 	c.Flags().StringVar(&part, "in", "", "beside or in this process or container (default: the instance's first)")
+	_ = c.RegisterFlagCompletionFunc("in", cobra.NoFileCompletions)
 	c.Flags().BoolVarP(&terminal, "tty", "t", false, "with a terminal (default: where this is one)")
 	c.Flags().BoolVar(&noInput, "no-stdin", false, "without input")
 	return c

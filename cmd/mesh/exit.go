@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/novox/mesh/appliance"
 )
@@ -53,6 +54,26 @@ type usageError struct {
 func (e usageError) Error() string { return e.text }
 
 func usage(c *cobra.Command, text string) error { return usageError{c, text} }
+
+// wrongFlag says what is wrong with a flag in words of our own where the library would quote Go's.
+func wrongFlag(err error) string {
+	var wrong *pflag.InvalidValueError
+	if !errors.As(err, &wrong) {
+		return err.Error()
+	}
+	f, what := wrong.GetFlag(), ""
+	switch f.Value.Type() {
+	case "duration":
+		what = "no time such as 30s, 5m or 2h"
+	case "int", "uint16", "uint64":
+		what = "no number that it can be"
+	case "stringToString":
+		what = "not KEY=VALUE"
+	default:
+		return err.Error()
+	}
+	return fmt.Sprintf("--%s %s is %s", f.Name, appliance.Quote(wrong.GetValue()), what)
+}
 
 // exactly wants n arguments and names them when they are not there.
 func exactly(n int, names string) cobra.PositionalArgs {

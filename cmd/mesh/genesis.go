@@ -15,6 +15,8 @@ import (
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/client"
+	"github.com/novox/mesh/appliance/downloads"
+	"github.com/novox/mesh/appliance/installation"
 	"github.com/novox/mesh/appliance/operators"
 	"github.com/novox/mesh/appliance/pki"
 	"github.com/novox/mesh/genesis"
@@ -76,6 +78,13 @@ func newGenesis(g *global) *cobra.Command {
 	return c
 }
 
+// otherBuild says whether an installation runs another binary than this one.
+func otherBuild(i installation.Installation) bool {
+	this, err1 := downloads.DigestOf("/proc/self/exe")
+	its, err2 := downloads.DigestOf(i.Binary())
+	return err1 == nil && err2 == nil && this != its
+}
+
 func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool) error {
 	o.Log = slog.New(slog.DiscardHandler)
 	s := services.For(o.Install)
@@ -88,6 +97,9 @@ func runGenesis(c *cobra.Command, g *global, o genesis.Options, foreground bool)
 		fmt.Fprintf(c.ErrOrStderr(), "note: the hub's endpoints were decided the first time, and stay: %s. Not among them: %s.\n", strings.Join(result.Settings.Endpoints, ", "), strings.Join(result.Unheeded, ", "))
 	}
 	if result.Already {
+		if otherBuild(o.Install) {
+			fmt.Fprintf(c.ErrOrStderr(), "note: this binary is another build of mesh than the one that runs here, %s, and that one stays: a running mesh is not upgraded yet.\n", o.Install.Binary())
+		}
 		fmt.Fprintf(c.ErrOrStderr(), "The hub of mesh %s is founded and runs. A line that joins another machine: mesh token create\n", result.Settings.Name)
 		return newStatusAnswer(g, c)
 	}

@@ -63,10 +63,10 @@ func newJoin(g *global) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&name, "name", "", "name in the mesh (default: this machine's host name)")
 	f.StringVar(&file, "token-file", "", "file that holds the token")
-	f.StringToStringVar(&o.Labels, "label", nil, "labels of the node (k=v)")
+	labelVar(f, &o.Labels, "a label of the node, `KEY=VALUE`; may be given several times")
 	f.DurationVar(&o.Timeout, "timeout", time.Minute, "how long to try")
 	sizeVar(f, &o.LeastFree, "least-free", leastFreeUsage)
-	f.BoolVar(&o.Adopt, "adopt", false, "leave what is on this machine as it is and report it, until `mesh node converge`")
+	f.BoolVar(&o.Adopt, "adopt", false, "leave what is on this machine as it is and report it, until mesh node converge")
 	f.BoolVar(&foreground, "foreground", false, "stay, and stop the mesh's processes at the end (for containers)")
 	return c
 }

@@ -105,6 +105,9 @@ func (f leaveFlags) run(g *global, c *cobra.Command, i installation.Installation
 		for _, k := range done.Kept {
 			fmt.Fprintf(w, "kept: %s: %s\n", k.What, k.Why)
 		}
+		if len(done.Kept) > 0 && !f.purge {
+			fmt.Fprintf(w, "%s --purge removes data for good, now or later\n", c.CommandPath())
+		}
 	})
 }
 
@@ -118,24 +121,33 @@ func (f leaveFlags) confirm(c *cobra.Command, i installation.Installation, mark 
 	if err != nil {
 		return err
 	}
+	isData := func(r wire.Resource) bool {
+		return r.Kind == wire.Directory && strings.Contains(string(r.Spec), `"class":"data"`)
+	}
+	keeps := map[appliance.InstanceName]bool{}
+	for _, rec := range records {
+		keeps[rec.Resource.Instance] = keeps[rec.Resource.Instance] || !f.purge && isData(rec.Resource)
+	}
 	var goes, data []string
 	for _, rec := range slices.Backward(records) {
-		if rec.Resource.Kind == wire.Directory && strings.Contains(string(rec.Resource.Spec), `"class":"data"`) {
-			data = append(data, rec.Resource.ID)
-		} else {
-			goes = append(goes, rec.Resource.ID)
+		switch r := rec.Resource; {
+		case isData(r):
+			data = append(data, r.ID)
+		case keeps[r.Instance] && (r.Kind == wire.Directory || r.Kind == wire.User): // what data lie in, and whose they are
+		default:
+			goes = append(goes, r.ID)
 		}
 	}
 	if len(goes) > 0 {
-		what += "\nUndone: " + strings.Join(goes, ", ") + "."
+		what += "\nUndone: " + strings.Join(goes, ", ")
 	}
 	switch {
 	case f.purge && mark.Hub:
-		what += "\nRemoved for good: the keys and the records of the mesh, and all data: " + strings.Join(data, ", ") + "."
+		what += "\nRemoved for good: the keys and the records of the mesh, and all data: " + strings.Join(data, ", ")
 	case f.purge && len(data) > 0:
-		what += "\nRemoved for good: the data of " + strings.Join(data, ", ") + "."
+		what += "\nRemoved for good: the data of " + strings.Join(data, ", ")
 	case len(data) > 0:
-		what += "\nKept: the data of " + strings.Join(data, ", ") + ", with their users."
+		what += "\nKept, with the folders and users they need: the data of " + strings.Join(data, ", ")
 	}
 	others := members(i, mark)
 	if !mark.Hub || len(others) == 0 {

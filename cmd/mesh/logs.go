@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -21,7 +22,7 @@ import (
 func newLogs(g *global) *cobra.Command {
 	open := wire.Opening{Logs: &wire.Logs{}}
 	c := &cobra.Command{Use: "logs INSTANCE[@NODE]", Short: "Show what an instance's processes and containers wrote", Args: exactly(1, "INSTANCE or INSTANCE@NODE"),
-		ValidArgsFunction: g.complete(false, placedNames),
+		ValidArgsFunction: g.complete(false, scopedNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if g.output == "yaml" {
 				return usage(c, "logs come as lines or, with -o json, as one object for each line")
@@ -37,11 +38,18 @@ func newLogs(g *global) *cobra.Command {
 			}
 			open.Instance = instance
 			out := &logOutput{w: c.OutOrStdout(), json: g.output == "json", instance: instance, several: len(nodes) > 1}
-			return attachAll(c.Context(), cl, nodes, open, out)
+			if err := attachAll(c.Context(), cl, nodes, open, out); err != nil {
+				return err
+			}
+			if len(out.parts) == 0 && c.Context().Err() == nil {
+				fmt.Fprintf(c.ErrOrStderr(), "%s has written nothing\n", args[0])
+			}
+			return nil
 		}}
 	c.Flags().BoolVarP(&open.Logs.Follow, "follow", "f", false, "go on with what is written from now on")
 	c.Flags().IntVarP(&open.Logs.Lines, "lines", "n", 100, "how many lines of the past")
 	c.Flags().StringVar(&open.Part, "in", "", "only this process or container of the instance")
+	_ = c.RegisterFlagCompletionFunc("in", cobra.NoFileCompletions)
 	return c
 }
 
@@ -53,7 +61,7 @@ func attachAll(ctx context.Context, cl *client.Client, nodes []appliance.NodeNam
 	}
 	var all []error
 	for range nodes {
-		if err := <-failed; err != nil && ctx.Err() == nil {
+		if err := <-failed; err != nil && ctx.Err() == nil && !slices.ContainsFunc(all, func(one error) bool { return one.Error() == err.Error() }) {
 			all = append(all, err)
 		}
 	}

@@ -55,7 +55,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&g.state, "state", "", "folder of the installation (default $MESH_STATE or /var/lib/mesh)")
 	root.PersistentFlags().StringVarP(&g.output, "output", "o", "table", "table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err.Error()) })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, wrongFlag(err)) })
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"}, &cobra.Group{ID: "mesh", Title: "In the mesh:"})
 	for _, c := range []*cobra.Command{newGenesis(g), newJoin(g), newStart(g), newStop(g), newLeave(g), newUninstall(g), newStore(g)} {
 		c.GroupID = "machine"

@@ -59,7 +59,11 @@ func newModuleRegister(g *global) *cobra.Command {
 				}
 				fmt.Fprintf(w, "%s: module %s, version %s\n", word, done.Module, done.Version.Short())
 				printPrivileges(w, "", done.Privileged)
-				fmt.Fprintf(w, "next: mesh module assign %s NODE --push --wait\n", done.Module)
+				if len(done.Nodes) > 0 {
+					fmt.Fprintf(w, "next: mesh plan --only %[1]s\n      mesh push --only %[1]s\n", done.Module)
+				} else {
+					fmt.Fprintf(w, "next: mesh module assign %s NODE --push --wait\n", done.Module)
+				}
 			})
 		}}
 }

@@ -54,6 +54,7 @@ func newRollback(g *global) *cobra.Command {
 			})
 		}}
 	c.Flags().Uint64Var(&ask.To, "to", 0, "number of the node's plan (default: the last before the present one with other instances)")
+	_ = c.RegisterFlagCompletionFunc("to", cobra.NoFileCompletions)
 	c.Flags().BoolVar(&yes, "yes", false, "ask nothing")
 	f.add(c, "wait until the nodes are current, clean and healthy; exit 1 when one has failed")
 	return c

@@ -120,7 +120,7 @@ func newNode(g *global) *cobra.Command {
 			return g.show(c, s.Nodes, func(w io.Writer) {
 				row(w, "NAME", "ID", "MODE", "SEEN", "CURRENT", "HEALTH")
 				for _, n := range s.Nodes {
-					row(w, n.Name, n.ID, n.Mode, ago(n.LastSeen), yes(n.Current), n.Health)
+					row(w, n.Name, n.ID, n.Mode+standing(n), ago(n.LastSeen), yes(n.Current), n.Health)
 				}
 			})
 		}},

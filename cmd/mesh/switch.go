@@ -25,7 +25,7 @@ func (f *waitFlags) add(c *cobra.Command, what string) {
 // newModuleSwitch is stop or start.
 func newModuleSwitch(g *global, use, short string, verb operators.Verb) *cobra.Command {
 	var f waitFlags
-	c := &cobra.Command{Use: use + " INSTANCE[@NODE]", Short: short, Args: exactly(1, "an instance"), ValidArgsFunction: g.complete(false, instanceNames),
+	c := &cobra.Command{Use: use + " INSTANCE[@NODE]", Short: short, Args: exactly(1, "an instance"), ValidArgsFunction: g.complete(false, scopedNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			ask, err := readInstance(c, args[0], f)
 			if err != nil {
@@ -63,7 +63,7 @@ func (g *global) switchNow(c *cobra.Command, verb operators.Verb, ask any, f wai
 		switch {
 		case len(done.Nodes) == 0:
 			fmt.Fprintln(w, "recorded; it is not pushed yet\nnext: mesh push")
-		case len(done.Instances) == 0:
+		case len(done.Instances) == 0 || verb == operators.NodeResume:
 			fmt.Fprintln(w, nothing)
 		}
 		sayHeld(w, done.Nodes)
@@ -95,7 +95,7 @@ func sayHeld(w io.Writer, pushed []operators.PushedNode) {
 
 func newModuleRestart(g *global) *cobra.Command {
 	var f waitFlags
-	c := &cobra.Command{Use: "restart INSTANCE[@NODE]", Short: "Start anew what runs of an instance", Args: exactly(1, "an instance"), ValidArgsFunction: g.complete(false, instanceNames),
+	c := &cobra.Command{Use: "restart INSTANCE[@NODE]", Short: "Start anew what runs of an instance", Args: exactly(1, "an instance"), ValidArgsFunction: g.complete(false, scopedNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			ask, err := readInstance(c, args[0], f)
 			if err != nil {

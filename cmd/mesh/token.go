@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/novox/mesh/appliance"
 	"github.com/novox/mesh/appliance/installation"
@@ -49,8 +50,14 @@ func newTokenCreate(g *global) *cobra.Command {
 	c.Flags().DurationVar(&ask.TTL, "ttl", time.Hour, "how long the token is good")
 	c.Flags().IntVar(&ask.Uses, "uses", 1, "how many machines may join with it")
 	c.Flags().StringVar(&name, "name", "", "the name the machine will have")
-	c.Flags().StringToStringVar(&ask.Label, "label", nil, "labels the machine will have (k=v)")
+	labelVar(c.Flags(), &ask.Label, "a label the machine will have, `KEY=VALUE`; may be given several times")
 	return c
+}
+
+// labelVar adds --label. Its default, no labels, needs no word in the help.
+func labelVar(f *pflag.FlagSet, to *map[string]string, usage string) {
+	f.StringToStringVar(to, "label", nil, usage)
+	f.Lookup("label").DefValue = ""
 }
 
 // joinLines shows what to give on a machine that shall join: one line per address of the hub, each for a bare machine and for one that

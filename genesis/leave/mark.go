@@ -81,16 +81,17 @@ func Refuse(i installation.Installation, command string) error {
 	}
 	if m.Begun {
 		return appliance.Errorf(appliance.Conflict, "%s: node %s is on its way out of mesh %s", command, m.Name, m.MeshName).
-			WithHint("what was begun goes on with the same command").WithNext(m.command())
+			WithHint("what was begun goes on with the same command").WithNext(m.Command())
 	}
 	if at, err := agent.Removed(i.Node()); err == nil && !at.IsZero() {
 		return appliance.Errorf(appliance.Conflict, "%s: mesh %s has removed node %s, which heard so at %s", command, m.MeshName, m.Name, at.Format(time.RFC3339)).
-			WithHint("its modules are stopped and their data are here; leaving cleans up").WithNext(m.command())
+			WithHint("its modules are stopped and their data are here; leaving cleans up").WithNext(m.Command())
 	}
 	return nil
 }
 
-func (m Mark) command() string {
+// Command is what takes the mesh off this machine.
+func (m Mark) Command() string {
 	if m.Hub {
 		return "mesh uninstall"
 	}
