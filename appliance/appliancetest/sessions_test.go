@@ -212,24 +212,24 @@ func TestExec(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	refused := func(what string, open wire.Opening, kind appliance.Kind) {
+	refused := func(what string, open wire.Opening, kind appliance.Kind, hint string) {
 		t.Helper()
 		s, err := admin.Attach(ctx, "n1", open)
 		if err != nil {
 			t.Fatal(what, err)
 		}
 		defer s.Close()
-		if _, err := s.Each(ctx, func(wire.Output) error { return nil }); appliance.KindOf(err) != kind || appliance.AsError(err).Hint == "" {
+		if _, err := s.Each(ctx, func(wire.Output) error { return nil }); appliance.KindOf(err) != kind || !strings.Contains(appliance.AsError(err).Hint, hint) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	before := len(ran)
-	refused("no instance", wire.Opening{Instance: "nothing", Command: []string{"cat"}}, appliance.NotFound)
-	refused("no part", wire.Opening{Instance: "app", Part: "nothing", Command: []string{"cat"}}, appliance.NotFound)
+	refused("no instance", wire.Opening{Instance: "nothing", Command: []string{"cat"}}, appliance.NotFound, "mesh-controller")
+	refused("no part", wire.Opening{Instance: "app", Part: "nothing", Command: []string{"cat"}}, appliance.NotFound, "there is: web")
 	if err := os.WriteFile(filepath.Join(n1.Dir, agent.RefuseExec), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused("refused by the machine", wire.Opening{Instance: "app", Command: []string{"cat"}}, appliance.Denied)
+	refused("refused by the machine", wire.Opening{Instance: "app", Command: []string{"cat"}}, appliance.Denied, agent.RefuseExec)
 	if mu.Lock(); len(ran) != before {
 		t.Errorf("ran %q", ran[before:])
 	}
