@@ -83,7 +83,7 @@ type attached struct {
 }
 
 func (a attached) run(ctx context.Context, cl *client.Client, node appliance.NodeName, open wire.Opening) error {
-	s, err := cl.Attach(ctx, node, open)
+	s, err := attach(ctx, cl, node, open, a.err)
 	if err != nil {
 		return err
 	}

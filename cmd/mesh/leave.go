@@ -35,6 +35,9 @@ func (f *leaveFlags) add(c *cobra.Command) {
 func newLeave(g *global) *cobra.Command {
 	var f leaveFlags
 	c := &cobra.Command{Use: "leave", Short: "Take this machine out of its mesh, and undo everything that was made on it", Args: noArgs,
+		Long: `Take this machine out of its mesh, and undo everything that was made on it. What will go is shown before it is asked for. Data stay, with
+the folders and users they need, unless --purge removes them. Killed in between, the same command goes on; where the hub is not reached it
+goes on too, and names what to do on the hub.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, mark, err := g.leaver("leave")
 			if err != nil {
@@ -53,6 +56,9 @@ func newLeave(g *global) *cobra.Command {
 func newUninstall(g *global) *cobra.Command {
 	var f leaveFlags
 	c := &cobra.Command{Use: "uninstall", Short: "Take the mesh off this machine: on the hub with everything genesis raised, elsewhere as leave", Args: noArgs,
+		Long: `Take the mesh off this machine: on the hub with everything genesis raised, elsewhere as leave. What will go is shown before it is asked
+for. Data, the keys of the mesh and its records stay, so that genesis of the same name takes them up, unless --purge removes them. Nodes
+that are still in the mesh go on as they are: have them leave first.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, mark, err := g.leaver("uninstall")
 			if err != nil {

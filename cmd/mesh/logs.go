@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +38,7 @@ func newLogs(g *global) *cobra.Command {
 				return err
 			}
 			open.Instance = instance
-			out := &logOutput{w: c.OutOrStdout(), json: g.output == "json", instance: instance, several: len(nodes) > 1}
+			out := &logOutput{w: c.OutOrStdout(), rest: c.ErrOrStderr(), json: g.output == "json", instance: instance, several: len(nodes) > 1}
 			if err := attachAll(c.Context(), cl, nodes, open, out); err != nil {
 				return err
 			}
@@ -68,8 +69,15 @@ func attachAll(ctx context.Context, cl *client.Client, nodes []appliance.NodeNam
 	return errors.Join(all...)
 }
 
+// attach opens a session, and says so where the node takes its time.
+func attach(ctx context.Context, cl *client.Client, node appliance.NodeName, open wire.Opening, w io.Writer) (*client.Session, error) {
+	said := time.AfterFunc(saidAfter, func() { fmt.Fprintf(w, "waiting: for node %s\n", node) })
+	defer said.Stop()
+	return cl.Attach(ctx, node, open)
+}
+
 func followLogs(ctx context.Context, cl *client.Client, node appliance.NodeName, open wire.Opening, out *logOutput) error {
-	s, err := cl.Attach(ctx, node, open)
+	s, err := attach(ctx, cl, node, open, out.rest)
 	if err != nil {
 		return err
 	}
@@ -80,7 +88,7 @@ func followLogs(ctx context.Context, cl *client.Client, node appliance.NodeName,
 
 // logOutput writes lines of several nodes and processes to one place.
 type logOutput struct {
-	w        io.Writer
+	w, rest  io.Writer // the lines, and what is said beside them
 	json     bool
 	instance appliance.InstanceName
 	several  bool // nodes

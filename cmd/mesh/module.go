@@ -101,8 +101,8 @@ type pushFlags struct {
 }
 
 func (p *pushFlags) add(c *cobra.Command) {
-	c.Flags().BoolVar(&p.push, "push", false, "approve and send what is recorded for the node")
-	c.Flags().BoolVar(&p.wait, "wait", false, "with --push: wait until the node is current, clean and healthy")
+	c.Flags().BoolVar(&p.push, "push", false, "approve and send what is recorded for the nodes it concerns")
+	c.Flags().BoolVar(&p.wait, "wait", false, "with --push: wait until the nodes are current, clean and healthy; exit 1 when one has failed")
 	c.Flags().DurationVar(&p.timeout, "timeout", 2*time.Minute, "how long to wait")
 }
 

@@ -46,7 +46,7 @@ func newModuleRemove(g *global) *cobra.Command {
 				}
 			})
 		}}
-	c.Flags().BoolVar(&force, "force", false, "unassign what cannot be without it")
+	c.Flags().BoolVar(&force, "force", false, "also unassign its instances, and those of others that need it")
 	c.Flags().BoolVar(&sure, "yes", false, "ask nothing")
 	p.add(c)
 	return c
