@@ -38,7 +38,7 @@ const (
 )
 
 func (c *Controller) openLogs(_ context.Context, a asked, ask operators.OpenSession) (any, error) {
-	return c.openSession(a, ask, func() error {
+	return c.openSession(a, ask, func(appliance.NodeID) error {
 		if ask.Open.Logs == nil {
 			return appliance.Errorf(appliance.Invalid, "open session: it is not for logs")
 		}
@@ -48,15 +48,15 @@ func (c *Controller) openLogs(_ context.Context, a asked, ask operators.OpenSess
 
 // openExec is audited before anything runs (OPS-2).
 func (c *Controller) openExec(ctx context.Context, a asked, ask operators.OpenSession) (any, error) {
-	return c.openSession(a, ask, func() error {
+	return c.openSession(a, ask, func(node appliance.NodeID) error {
 		if len(ask.Open.Command) == 0 {
 			return appliance.Errorf(appliance.Invalid, "open session: it has no command")
 		}
-		return c.cfg.Store.RecordAction(ctx, a.by, "module exec", string(ask.Open.Instance)+"@"+string(ask.Node), map[string]any{"command": ask.Open.Command})
+		return c.cfg.Store.RecordAction(ctx, a.by, "module exec", string(ask.Open.Instance)+"@"+string(node), map[string]any{"command": ask.Open.Command})
 	})
 }
 
-func (c *Controller) openSession(a asked, ask operators.OpenSession, admit func() error) (any, error) {
+func (c *Controller) openSession(a asked, ask operators.OpenSession, admit func(appliance.NodeID) error) (any, error) {
 	if !wire.ValidSession(ask.Session) || !wire.OwnsInbox(wire.OperatorUser(a.operator), ask.Output) || ask.Credit < 1 || ask.Credit > wire.MaxCredit {
 		return nil, appliance.Errorf(appliance.Invalid, "open session: its name, where its output goes, or its credit is none")
 	}
@@ -76,7 +76,7 @@ func (c *Controller) openSession(a asked, ask operators.OpenSession, admit func(
 	if ask.Open.Run == "" || a.by.At.Sub(seen) > lostAfter {
 		return nil, appliance.Errorf(appliance.Unavailable, "open session: node %s is not there now", ask.Node).WithHint(neverHeardHint).WithNext("mesh status")
 	}
-	if err := admit(); err != nil {
+	if err := admit(r.node); err != nil {
 		return nil, err
 	}
 	if err := c.sessions.add(ask.Session, r, a.by.At); err != nil {
