@@ -56,6 +56,9 @@ func TestMeshFromJoinToPush(t *testing.T) {
 	t.Parallel()
 	m := appliancetest.New(t)
 	n1 := m.AddNode("n1")
+	if at := m.Node("n1").Machine; at.Platform != "linux/amd64" || at.Distribution != "debian" || at.Version != "fake" || !appliancetest.Range.Contains(at.Address) {
+		t.Errorf("the status says of n1's machine: %+v", at)
+	}
 	register(m, "one")
 	assign(m, "n1")
 	if c := n1.Machine.String(); strings.Contains(c, "app") {

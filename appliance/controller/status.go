@@ -72,7 +72,8 @@ func (c *Controller) explained(err error) error {
 
 // nodeStatus says what the records know of one node, for which recorded is the plan. What an operator stopped makes it no worse.
 func nodeStatus(s store.NodeState, recorded resolve.Plan, now time.Time) operators.NodeStatus {
-	n := operators.NodeStatus{Name: s.Name, ID: s.Node, Mode: s.Mode, LastSeen: s.LastSeen, Lost: now.Sub(s.LastSeen) > lostAfter,
+	n := operators.NodeStatus{Name: s.Name, ID: s.Node, Mode: s.Mode, Machine: operators.Machine{Address: s.Address, Platform: s.Says.OS + "/" + s.Says.Architecture,
+		Distribution: s.Says.Distribution, Init: s.Says.Init, Runtime: s.Says.Runtime, Version: s.Says.Binary, Labels: s.Labels}, LastSeen: s.LastSeen, Lost: now.Sub(s.LastSeen) > lostAfter,
 		Current: s.Current(), Declared: s.Declared, Reported: s.Reported, Outcome: cmp.Or(s.Outcome, "none"), Health: wire.Healthy,
 		Resources: map[wire.Status]int{wire.Unchanged: 0, wire.Applied: 0, wire.Failed: 0}, Instances: []operators.InstanceStatus{}, Kept: s.Kept, Warnings: s.Warnings}
 	if n.Held, n.Drained = s.Held, s.Drained; n.Held {

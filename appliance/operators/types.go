@@ -188,6 +188,7 @@ type NodeStatus struct {
 	Name      appliance.NodeName  `json:"name"`
 	ID        appliance.NodeID    `json:"id"`
 	Mode      string              `json:"mode"`
+	Machine   Machine             `json:"machine"`
 	LastSeen  time.Time           `json:"lastSeen,omitzero"`
 	Lost      bool                `json:"lost"`
 	Held      bool                `json:"held,omitempty"`     // it changes nothing
@@ -208,6 +209,17 @@ type NodeStatus struct {
 	Instances []InstanceStatus    `json:"instances"`
 	Kept      []wire.Kept         `json:"kept,omitempty"`
 	Warnings  []wire.Warning      `json:"warnings"`
+}
+
+// Machine is what a node says of its machine, and what its token said of it.
+type Machine struct {
+	Address      netip.Addr        `json:"address"`  // in the overlay
+	Platform     string            `json:"platform"` // OS/ARCHITECTURE
+	Distribution string            `json:"distribution"`
+	Init         string            `json:"init"`
+	Runtime      string            `json:"runtime,omitempty"` // of containers
+	Version      string            `json:"version"`           // of its agent
+	Labels       map[string]string `json:"labels,omitempty"`
 }
 
 // Drift is a resource that was found to differ from what the node had made, since its last declaration.

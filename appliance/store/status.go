@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +17,10 @@ type NodeState struct {
 	Name     appliance.NodeName
 	Hub      bool
 	Mode     string
-	LastSeen time.Time // zero: never
+	Address  netip.Addr
+	Labels   map[string]string
+	Says     wire.Capabilities // with its last alive
+	LastSeen time.Time         // zero: never
 
 	Held      bool      // it changes nothing
 	HeldUntil time.Time // zero: until it is resumed
@@ -57,18 +61,18 @@ func (s *Store) NodeStates(ctx context.Context) (all []NodeState, err error) {
 
 func nodeStates(ctx context.Context, tx pgx.Tx) ([]NodeState, error) {
 	r, err := tx.Query(ctx, `
-		SELECT n.id, n.name, n.hub, n.mode, COALESCE(a.last_seen, '0001-01-01 00:00:00+00'),
+		SELECT n.id, n.name, n.hub, n.mode, o.address, n.labels, a.capabilities, COALESCE(a.last_seen, '0001-01-01 00:00:00+00'),
 			COALESCE(n.held_until > now(), false), COALESCE(NULLIF(n.held_until, 'infinity'), '0001-01-01 00:00:00+00'), n.drained,
 			COALESCE(d.epoch, 0), COALESCE(d.counter, 0), COALESCE(d.digest, ''), COALESCE(d.issued_at, '0001-01-01 00:00:00+00'),
 			COALESCE(r.epoch, 0), COALESCE(r.counter, 0), COALESCE(r.digest, ''), COALESCE(r.outcome, ''), COALESCE(r.made_at, '0001-01-01 00:00:00+00')
-		FROM node AS n JOIN node_alive AS a ON a.node = n.id JOIN report AS r ON r.node = n.id
+		FROM node AS n JOIN node_alive AS a ON a.node = n.id JOIN report AS r ON r.node = n.id JOIN overlay_address AS o ON o.node = n.id
 		LEFT JOIN declaration AS d ON d.node = n.id AND d.envelope IS NOT NULL
 		ORDER BY n.hub DESC, n.name`)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(r, func(r pgx.CollectableRow) (n NodeState, err error) {
-		return n, r.Scan(&n.Node, &n.Name, &n.Hub, &n.Mode, &n.LastSeen, &n.Held, &n.HeldUntil, &n.Drained, &n.Sent.Epoch, &n.Sent.Counter, &n.Declared, &n.SentAt,
+		return n, r.Scan(&n.Node, &n.Name, &n.Hub, &n.Mode, &n.Address, &n.Labels, &n.Says, &n.LastSeen, &n.Held, &n.HeldUntil, &n.Drained, &n.Sent.Epoch, &n.Sent.Counter, &n.Declared, &n.SentAt,
 			&n.About.Epoch, &n.About.Counter, &n.Reported, &n.Outcome, &n.ReportedAt)
 	})
 }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,6 +99,19 @@ func printStatus(w io.Writer, s operators.Status) {
 	}
 }
 
+// printMachine says what a node's machine is.
+func printMachine(w io.Writer, n operators.NodeStatus) {
+	m := n.Machine
+	for _, line := range [][2]string{{"node", string(n.ID) + ", " + n.Mode}, {"address", m.Address.String()}, {"machine", strings.Join([]string{m.Platform, m.Distribution, "init " + m.Init}, ", ")},
+		{"containers", cmp.Or(m.Runtime, "none")}, {"agent", m.Version}} {
+		fmt.Fprintf(w, "%s:\t%s\n", line[0], line[1])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Labels)) {
+		fmt.Fprintf(w, "label:\t%s=%s\n", name, m.Labels[name])
+	}
+	fmt.Fprintln(w)
+}
+
 // standing is what an operator wants of a node as a whole.
 func standing(n operators.NodeStatus) string {
 	switch {
@@ -132,7 +149,10 @@ func newNode(g *global) *cobra.Command {
 			for _, n := range s.Nodes {
 				if string(n.Name) == args[0] {
 					s.Nodes = []operators.NodeStatus{n}
-					return g.show(c, n, func(w io.Writer) { printStatus(w, s) })
+					return g.show(c, n, func(w io.Writer) {
+						printMachine(w, n)
+						printStatus(w, s)
+					})
 				}
 			}
 			return appliance.Errorf(appliance.NotFound, "there is no node %s", appliance.Quote(args[0])).WithNext("mesh node list")
