@@ -101,8 +101,8 @@ func wantReported(t *testing.T, s *store.Store, node appliance.NodeID, all []sen
 		if got.Node != node {
 			continue
 		}
-		want.Node, want.Name, want.Mode = got.Node, got.Name, "converged"
-		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.FilterValues(func(a, b string) bool { return a != b }, nul)); diff != "" {
+		want.Node, want.Name, want.Mode, want.Address, want.Says = got.Node, got.Name, "converged", got.Address, got.Says
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), addresses, cmp.FilterValues(func(a, b string) bool { return a != b }, nul)); diff != "" {
 			t.Errorf("order %v: %s", order(all), diff)
 		}
 	}
@@ -234,9 +234,9 @@ func TestSeen(t *testing.T) {
 	if diff := cmp.Diff(want, got, addresses); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	states[0].LastSeen, states[1].LastSeen = at(2), at(3)
+	states[0].LastSeen, states[1].LastSeen, states[1].Says.Binary = at(2), at(3), "v1.1.0"
 	after, err := s.NodeStates(t.Context())
-	if diff := cmp.Diff(states, after); err != nil || diff != "" {
+	if diff := cmp.Diff(states, after, addresses); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
 	// A clock that jumped ahead and came back does not hold last_seen where it was (SAFE-5).
