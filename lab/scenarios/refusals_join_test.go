@@ -102,7 +102,7 @@ func TestJoinRefused(t *testing.T) {
 		{"no token file", refusal{line("join", "--token-file", "/nothing"), 3, []string{"read token: open /nothing"}, 0}},
 		{"bad name", refusal{join(good, "--name", "My PC"), 3, []string{`node name "My PC" does not fit the grammar`, "lower-case"}, 0}},
 		{"bad label", refusal{join(good, "--label", "Rack=1"), 3, []string{`error: check claim: label "Rack=1" does not fit the grammar`}, 0}},
-		{"no label", refusal{join(good, "--label", "rack"), 2, []string{"rack must be formatted as key=value"}, 0}},
+		{"no label", refusal{join(good, "--label", "rack"), 2, []string{`--label "rack" is not KEY=VALUE`, "mesh join --help"}, 0}},
 		{"unknown flag", refusal{join(good, "--nope"), 2, []string{"unknown flag: --nope", "mesh join --help"}, 0}},
 
 		{"expired token", refusal{join(expired), 3, []string{"expired", "mesh token create"}, 0}},

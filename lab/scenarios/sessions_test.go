@@ -25,7 +25,7 @@ func (l *life) attached(t *testing.T) {
 	}
 	// A terminal at both ends: script gives this end one.
 	out = run(t, l.hub, "script", "-qec", beds.Binary+" exec hello@n2 -- tty", "/dev/null")
-	if !strings.HasPrefix(strings.TrimSpace(out), "/dev/pts/") {
+	if !strings.Contains(out, "/dev/pts/") { // behind what script echoes of an input that has ended
 		t.Errorf("on a terminal tty says %q", out)
 	}
 	_, errs := command(t, l.hub, 3, "exec", "hello@n9", "--", "true")
